@@ -1,0 +1,98 @@
+import { currentFrame } from './context.js';
+import { FencingConfigError, type FencingError, NoLeaseError, StaleGenerationError } from './errors.js';
+import type { Fence, IsolationLevel, OperationRequest, WriteAuthority } from './fence.js';
+import type { HeldLease } from './lease.js';
+import type { LeaseKeeper } from './lease-keeper.js';
+
+export interface WriteOptions {
+  /** @default the database's own, READ COMMITTED */
+  isolation?: IsolationLevel;
+  /**
+   * How often the body may be run again after a serialization failure (40001) or a deadlock (40P01).
+   * @default 0
+   */
+  retries?: number;
+}
+
+/**
+ * Runs writes under the leases of the current call: refuses at once where they have ended, settles what is uncertain, and
+ * leaves the rest to the fence's guarded transaction.
+ */
+export class FencedWrites {
+  constructor(
+    private readonly keeper: LeaseKeeper,
+    private readonly fence: Fence | undefined,
+  ) {}
+
+  async write<T>(
+    where: string,
+    options: WriteOptions & { operation?: OperationRequest },
+    body: (manager: unknown) => Promise<T>,
+  ): Promise<T> {
+    if (!this.fence) throw new FencingConfigError(`${where}: no fence is configured. Give FencingModule a fence, e.g. fence: typeOrmFence().`);
+    const leases = currentFrame().leases.filter((lease) => lease.host === this.keeper);
+    if (leases.length === 0) throw new NoLeaseError(where);
+    for (const lease of leases) await this.settle(lease);
+
+    const { isolation, retries = 0, operation } = options;
+    try {
+      const outcome = await this.fence.write({ authority: authorityOf(leases), isolation, retries, operation, body });
+      if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;
+      return outcome.result;
+    } catch (error) {
+      // The database has seen a newer owner: no renewal can bring the lease back.
+      if (error instanceof StaleGenerationError) leases.find(({ key }) => key === error.key)?.lose(error);
+      throw error;
+    }
+  }
+
+  /** Makes sure that the lease may write now, or throws. No connection is taken for a lease that has ended. */
+  private async settle(lease: HeldLease): Promise<void> {
+    lease.assertHeld();
+    if (lease.state === 'uncertain') {
+      if (lease.options.onUncertain === 'withhold') await confirmed(lease);
+      else await this.keeper.confirm(lease);
+    }
+    if (!lease.activated) {
+      const ahead = await this.keeper.activateForWrite(lease);
+      lease.assertHeld();
+      if (ahead !== undefined) {
+        const stale = new StaleGenerationError(lease.key, lease.generation, ahead);
+        lease.lose(stale);
+        throw stale;
+      }
+    }
+  }
+}
+
+/** Resolves when a renewal confirms the lease; rejects when it ends first. Its deadline bounds the wait. */
+function confirmed(lease: HeldLease): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stops = [
+      lease.onRenewed(() => settle(resolve)),
+      lease.onEnd((reason) => settle(() => reject(reason))),
+    ];
+    const settle = (act: () => void): void => {
+      stops.forEach((stop) => stop());
+      act();
+    };
+  });
+}
+
+function authorityOf(leases: readonly HeldLease[]): WriteAuthority {
+  const all = (attach: (lease: HeldLease) => () => void) => {
+    const stops = leases.map(attach);
+    return () => stops.forEach((stop) => stop());
+  };
+  return {
+    grants: leases.length === 1 ? leases : [...leases].sort((a, b) => (a.key < b.key ? -1 : 1)),
+    remainingMs: () => Math.min(...leases.map((lease) => lease.remainingMs())),
+    ended: () => {
+      let reason: FencingError | undefined;
+      for (const lease of leases) reason ??= lease.ended();
+      return reason;
+    },
+    onEnd: (listener) => all((lease) => lease.onEnd(listener)),
+    onRenewed: (listener) => all((lease) => lease.onRenewed(listener)),
+  };
+}

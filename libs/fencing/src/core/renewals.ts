@@ -1,0 +1,113 @@
+import type { CancelTimer, Clock } from './clock.js';
+import type { HeldLease } from './lease.js';
+import type { LeaseStore } from './lease-store.js';
+
+/** Leases in one renewal request: bounded, so that one script never holds the store for long. */
+const LARGEST_BATCH = 500;
+/** The grid that leases of one ttl are due on: 1/24 of the ttl, so that those due at about the same time share a request. */
+const SLOTS_PER_TTL = 24;
+
+/**
+ * Renews all leases of the process: one timer, one request per batch of leases that are due together. A lease is renewed at a
+ * third of its ttl; unanswered, again after every sixth, until its deadline, which ends it whatever the store does. A renewal
+ * that is refused is final.
+ */
+export class Renewals {
+  private readonly slots = new Map<number, Set<HeldLease>>();
+  private cancelTimer: CancelTimer | undefined;
+  private armedFor = Infinity;
+
+  constructor(
+    private readonly store: LeaseStore,
+    private readonly clock: Clock,
+  ) {}
+
+  add(lease: HeldLease): void {
+    this.schedule(lease, lease.grantedAt + lease.options.ttlMs / 3);
+  }
+
+  remove(lease: HeldLease): void {
+    lease.slot?.delete(lease);
+    lease.slot = undefined;
+    if (this.slots.size > 0) return;
+    this.disarm();
+  }
+
+  /** Asks the store for this lease now. Resolves when it answered, or failed to. */
+  async confirmNow(lease: HeldLease): Promise<void> {
+    await this.renew([lease]);
+  }
+
+  close(): void {
+    this.slots.clear();
+    this.disarm();
+  }
+
+  private schedule(lease: HeldLease, at: number): void {
+    lease.slot?.delete(lease);
+    // The grid rounds down, so a renewal is never late; the deadline itself is exact.
+    const grid = Math.max(1, Math.floor(lease.options.ttlMs / SLOTS_PER_TTL));
+    const due = at >= lease.validUntil ? Math.ceil(lease.validUntil) : Math.floor(at / grid) * grid;
+    let slot = this.slots.get(due);
+    if (!slot) this.slots.set(due, (slot = new Set()));
+    slot.add(lease);
+    lease.slot = slot;
+    if (due < this.armedFor) this.arm(due);
+  }
+
+  private arm(due: number): void {
+    this.cancelTimer?.();
+    this.armedFor = due;
+    this.cancelTimer = this.clock.setTimer(due - this.clock.now(), this.onTimer);
+  }
+
+  private disarm(): void {
+    this.cancelTimer?.();
+    this.cancelTimer = undefined;
+    this.armedFor = Infinity;
+  }
+
+  private readonly onTimer = (): void => {
+    this.disarm();
+    const now = this.clock.now();
+    const batch: HeldLease[] = [];
+    for (const [due, slot] of this.slots) {
+      if (due > now) continue;
+      this.slots.delete(due);
+      for (const lease of slot) {
+        lease.slot = undefined;
+        // The event loop may have been blocked: the deadline is looked at before anything else.
+        if (lease.ended()) continue;
+        if (lease.awaitingRenewal) lease.doubt();
+        batch.push(lease);
+      }
+    }
+    for (let from = 0; from < batch.length; from += LARGEST_BATCH) void this.renew(batch.slice(from, from + LARGEST_BATCH));
+    const next = Math.min(...this.slots.keys());
+    if (next < this.armedFor) this.arm(next);
+  };
+
+  private async renew(leases: HeldLease[]): Promise<void> {
+    const sentAt = this.clock.now();
+    for (const lease of leases) {
+      lease.awaitingRenewal = true;
+      this.schedule(lease, sentAt + lease.options.ttlMs / 6);
+    }
+    try {
+      const answers = await this.store.renew(
+        leases.map(({ key, owner, options }) => ({ key, owner, ttlMs: options.ttlMs })),
+      );
+      leases.forEach((lease, i) => {
+        if (lease.ended()) return;
+        if (answers[i]) {
+          lease.confirm(sentAt);
+          this.schedule(lease, sentAt + lease.options.ttlMs / 3);
+        } else {
+          lease.lose('superseded');
+        }
+      });
+    } catch (error) {
+      for (const lease of leases) lease.doubt(error);
+    }
+  }
+}

@@ -1,0 +1,64 @@
+export { FencingModule } from './nest/fencing.module.js';
+export type { FencingModuleExtras, FencingModuleOptions } from './nest/fencing.module-definition.js';
+export { Leased, type LeasedOptions } from './nest/leased.decorator.js';
+export { FencedWrite, type FencedWriteOptions } from './nest/fenced-write.decorator.js';
+export { CurrentLease } from './nest/current-lease.decorator.js';
+export { type AcquiredLease, FencingService, type KeyReport, type OperationOptions } from './nest/fencing.service.js';
+export { FencingInterceptor } from './nest/fencing.interceptor.js';
+export { FencingExceptionFilter } from './nest/fencing-exception.filter.js';
+export { fencingServiceToken } from './nest/tokens.js';
+
+export { leaseKey, type KeyFunction, type KeyPart, type KeySource, type LeaseKey } from './core/key.js';
+export { Lease, type LeaseState } from './core/lease.js';
+export type { LeaseCallOptions, LeaseOptions } from './core/options.js';
+export type { WriteOptions } from './core/fenced-writes.js';
+export { keyLabel } from './core/key-label.js';
+export {
+  CommitUnknownError,
+  FenceBypassError,
+  FencingConfigError,
+  FencingError,
+  type FencingErrorCode,
+  GenerationsExhaustedError,
+  LeaseBusyError,
+  LeaseKeyError,
+  LeaseLostError,
+  LeaseOrderError,
+  LeaseReleasedError,
+  LeaseUncertainError,
+  NoLeaseError,
+  OperationConflictError,
+  StaleGenerationError,
+  StoreUnavailableError,
+  WaitAbortedError,
+  WriteRolledBackError,
+} from './core/errors.js';
+
+export { memoryLeases } from './testing/memory-lease-store.js';
+
+// The ports, for stores and fences of your own.
+export {
+  type AcquireAnswer,
+  type AcquireRequest,
+  type Grant,
+  type LeaseSnapshot,
+  LeaseStore,
+  type ReleaseAnswer,
+  type ReleaseRequest,
+  type RenewRequest,
+  type StoreFinding,
+  type WakeHint,
+  type Watch,
+} from './core/lease-store.js';
+export {
+  type ActivationAnswer,
+  type ActivationRequest,
+  Fence,
+  type FenceSnapshot,
+  type IsolationLevel,
+  type OperationRequest,
+  type WriteAuthority,
+  type WriteOutcome,
+  type WriteRequest,
+} from './core/fence.js';
+export type { FenceSource } from './core/sources.js';

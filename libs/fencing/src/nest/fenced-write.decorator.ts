@@ -1,0 +1,80 @@
+import { currentFrame } from '../core/context.js';
+import { FencingConfigError } from '../core/errors.js';
+import type { IsolationLevel } from '../core/fence.js';
+import type { WriteOptions } from '../core/fenced-writes.js';
+import { checkKey } from '../core/key.js';
+import { fingerprintOf } from '../core/operation.js';
+import { checkChoice, checkNames } from '../core/options.js';
+import { currentLeasePositions, withCurrentLease } from './current-lease.decorator.js';
+import { wrapMethod } from './wrap-method.js';
+
+/** Options of `@FencedWrite`. */
+export interface FencedWriteOptions<Args extends readonly unknown[] = readonly never[]> extends WriteOptions {
+  /**
+   * Names the operation, so that its effect is committed at most once whoever sends it: the second call with the id gets the
+   * stored result, and the method does not run. The arguments are its payload; other arguments under the same id are refused.
+   */
+  operation?: (...args: Args) => string;
+  /** The instance of `FencingModule` to use, where there are several. */
+  name?: string;
+}
+
+type MethodFor<Args extends readonly unknown[]> = { method(...args: [...Args, ...any[]]): any }['method'];
+
+const ISOLATION_LEVELS: readonly IsolationLevel[] = ['READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'];
+
+/**
+ * Runs the method in a transaction that the database accepts only while no newer lease of the key has been activated. Every
+ * path to the DataSource inside the method is in that transaction: injected repositories, managers, `query`, query builders.
+ * Needs a lease: call it from a `@Leased` method.
+ *
+ * @throws FencingConfigError at decoration, where an option is wrong
+ *
+ * Calls reject with `NoLeaseError`, `StaleGenerationError`, `LeaseLostError`, `LeaseReleasedError`, `LeaseUncertainError`,
+ * `StoreUnavailableError`, `CommitUnknownError`, `WriteRolledBackError`, `OperationConflictError`, or what the method throws.
+ */
+export function FencedWrite<const Args extends readonly any[] = []>(options: FencedWriteOptions<Args> = {}) {
+  return <M extends MethodFor<Args>>(target: object, method: string | symbol, descriptor: TypedPropertyDescriptor<M>): void => {
+    const where = `@FencedWrite on ${target.constructor.name}.${String(method)}`;
+    checkWriteOptions(where, options, ['operation', 'name']);
+    const { operation, name, ...writeOptions } = options;
+    if (operation !== undefined && typeof operation !== 'function') {
+      throw new FencingConfigError(`${where}: operation must be a function of the arguments that returns the operation's id.`);
+    }
+    wrapMethod(target, method, descriptor, {
+      decorator: '@FencedWrite',
+      instanceName: name,
+      needsFence: true,
+      call: async (runtime, args, body) => {
+        const { writes } = await runtime.start();
+        return writes.write(where, { ...writeOptions, operation: operation && operationOf(where, operation, args, target, method) }, async () => {
+          const lease = currentFrame().leases.at(-1);
+          return body(withCurrentLease(target, method, args, lease));
+        });
+      },
+    });
+  };
+}
+
+/** @throws FencingConfigError naming the option */
+export function checkWriteOptions(where: string, options: WriteOptions, more: readonly string[]): void {
+  checkNames(where, options, ['isolation', 'retries', ...more]);
+  if (options.isolation !== undefined) checkChoice(where, 'isolation', options.isolation, ISOLATION_LEVELS);
+  const { retries } = options;
+  if (retries !== undefined && !(Number.isInteger(retries) && retries >= 0 && retries <= 100)) {
+    throw new FencingConfigError(`${where}: retries must be a whole number from 0 to 100, got ${String(retries)}.`);
+  }
+}
+
+function operationOf<Args extends readonly unknown[]>(
+  where: string,
+  operation: (...args: Args) => string,
+  args: unknown[],
+  target: object,
+  method: string | symbol,
+) {
+  const id = checkKey(where, operation(...(args as unknown as Args)), 'an operation id');
+  const leases = currentLeasePositions(target, method);
+  const payload = args.filter((_, i) => !leases.includes(i));
+  return { where, id, fingerprint: fingerprintOf(where, payload) };
+}

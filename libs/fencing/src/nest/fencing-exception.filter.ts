@@ -1,0 +1,46 @@
+import { type ArgumentsHost, Catch } from '@nestjs/common';
+import { BaseExceptionFilter } from '@nestjs/core';
+import { throwError } from 'rxjs';
+import { FencingError, type FencingErrorCode, LeaseBusyError } from '../core/errors.js';
+
+/** What a client can do something about. Everything else is a fault of the application: 500, logged by Nest. */
+const ANSWERS: Partial<Record<FencingErrorCode, { status: number; title: string }>> = {
+  LEASE_BUSY: { status: 423, title: 'Locked' },
+  STALE_GENERATION: { status: 409, title: 'Superseded by a newer owner' },
+  LEASE_LOST: { status: 409, title: 'Lease lost' },
+  LEASE_RELEASED: { status: 409, title: 'Lease ended' },
+  STORE_UNAVAILABLE: { status: 503, title: 'Temporarily unavailable' },
+  LEASE_UNCERTAIN: { status: 503, title: 'Temporarily unavailable' },
+  WAIT_ABORTED: { status: 503, title: 'Wait aborted' },
+  COMMIT_UNKNOWN: { status: 503, title: 'Outcome unknown' },
+  OPERATION_CONFLICT: { status: 422, title: 'Operation id used with another payload' },
+  INVALID_KEY: { status: 400, title: 'Bad request' },
+};
+
+/**
+ * Answers errors of this package over HTTP as problem details (RFC 9457). Registered by the module unless `httpErrors: false`.
+ * Other transports get the error itself.
+ */
+@Catch(FencingError)
+export class FencingExceptionFilter extends BaseExceptionFilter {
+  constructor(private readonly settings: { readonly httpErrors: boolean } = { httpErrors: true }) {
+    super();
+  }
+
+  override catch(error: FencingError, host: ArgumentsHost): unknown {
+    const transport = host.getType<string>();
+    if (transport === 'rpc') return throwError(() => error);
+    if (transport !== 'http') return error;
+    const answer = this.settings.httpErrors ? ANSWERS[error.code] : undefined;
+    if (!answer) return super.catch(error, host);
+    const { httpAdapter } = this.httpAdapterHost!;
+    const response = host.switchToHttp().getResponse<unknown>();
+    if (httpAdapter.isHeadersSent(response)) return httpAdapter.end(response);
+    httpAdapter.setHeader(response, 'Content-Type', 'application/problem+json');
+    if (error instanceof LeaseBusyError) {
+      httpAdapter.setHeader(response, 'Retry-After', String(Math.max(1, Math.ceil(error.retryAfterMs / 1_000))));
+    }
+    httpAdapter.reply(response, { type: 'about:blank', ...answer, code: error.code, detail: error.message }, answer.status);
+    return undefined;
+  }
+}

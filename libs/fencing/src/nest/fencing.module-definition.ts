@@ -1,0 +1,49 @@
+import { ConfigurableModuleBuilder } from '@nestjs/common';
+import { DiscoveryModule } from '@nestjs/core';
+import type { Fence } from '../core/fence.js';
+import type { LeaseStore } from '../core/lease-store.js';
+import type { LeaseOptions } from '../core/options.js';
+import type { FenceSource } from '../core/sources.js';
+
+/** Options of `FencingModule.forRoot()`. */
+export interface FencingModuleOptions {
+  /** Who hands out leases: `redisLeases(…)`, `memoryLeases()`, or a `LeaseStore` of your own. */
+  leases: LeaseStore | Promise<LeaseStore>;
+  /** Where writes are fenced: `typeOrmFence()`, or a `Fence` of your own. Without it `@FencedWrite()` is refused at boot. */
+  fence?: FenceSource | Fence;
+  /** Lease options for every method that does not set its own. */
+  defaults?: LeaseOptions;
+  /**
+   * How long one request to the lease store may take before it counts as unanswered, ms.
+   * @default 2_000
+   */
+  storeTimeoutMs?: number;
+  /**
+   * How long a stopping application waits for running leased methods before it aborts them and releases, ms.
+   * @default 10_000
+   */
+  drainMs?: number;
+  /**
+   * Whether errors of this package become HTTP answers (423, 409, 503, …) as problem details.
+   * @default true
+   */
+  httpErrors?: boolean;
+}
+
+/** Options that shape the module itself, beside those above. */
+export interface FencingModuleExtras {
+  /** @default true */
+  isGlobal?: boolean;
+  /** For several databases or Redis deployments: names the instance that `@Leased(…, { name })` means. */
+  name?: string;
+}
+
+export const { ConfigurableModuleClass, MODULE_OPTIONS_TOKEN, OPTIONS_TYPE, ASYNC_OPTIONS_TYPE } =
+  new ConfigurableModuleBuilder<FencingModuleOptions>({ moduleName: 'Fencing' })
+    .setClassMethodName('forRoot')
+    .setExtras<FencingModuleExtras>({ isGlobal: true, name: undefined }, (definition, { isGlobal }) => ({
+      ...definition,
+      global: isGlobal,
+      imports: [...(definition.imports ?? []), DiscoveryModule],
+    }))
+    .build();

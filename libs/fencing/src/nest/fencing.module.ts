@@ -1,0 +1,54 @@
+import { type DynamicModule, Module, type Provider } from '@nestjs/common';
+import { APP_FILTER, DiscoveryService, ModuleRef } from '@nestjs/core';
+import { FencingExceptionFilter } from './fencing-exception.filter.js';
+import {
+  type ASYNC_OPTIONS_TYPE,
+  ConfigurableModuleClass,
+  type FencingModuleOptions,
+  MODULE_OPTIONS_TOKEN,
+  type OPTIONS_TYPE,
+} from './fencing.module-definition.js';
+import { FencingRuntime } from './fencing.runtime.js';
+import { FencingService } from './fencing.service.js';
+import { DEFAULT_INSTANCE, fencingServiceToken, runtimeToken } from './tokens.js';
+
+/**
+ * ```ts
+ * FencingModule.forRoot({ leases: redisLeases(redis), fence: typeOrmFence() })
+ * ```
+ * Global by default: import it once, in the root module.
+ */
+@Module({})
+export class FencingModule extends ConfigurableModuleClass {
+  static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
+    return withInstance(super.forRoot(options), options.name);
+  }
+
+  static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    return withInstance(super.forRootAsync(options), options.name);
+  }
+}
+
+function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): DynamicModule {
+  const token = runtimeToken(name);
+  const isDefault = name === DEFAULT_INSTANCE;
+  const service = isDefault ? FencingService : fencingServiceToken(name);
+  const providers: Provider[] = [
+    {
+      provide: token,
+      inject: [MODULE_OPTIONS_TOKEN, ModuleRef, DiscoveryService],
+      useFactory: (options: FencingModuleOptions, moduleRef: ModuleRef, discovery: DiscoveryService) =>
+        new FencingRuntime(name, options, moduleRef, discovery),
+    },
+    { provide: service, inject: [token], useFactory: (runtime: FencingRuntime) => new FencingService(runtime) },
+    // One filter is enough for all instances: it goes by the kind of error.
+    ...(isDefault
+      ? [{ provide: APP_FILTER, inject: [token], useFactory: (runtime: FencingRuntime) => new FencingExceptionFilter(runtime) }]
+      : []),
+  ];
+  return {
+    ...definition,
+    providers: [...(definition.providers ?? []), ...providers],
+    exports: [...(definition.exports ?? []), token, service],
+  };
+}

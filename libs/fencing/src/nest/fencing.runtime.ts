@@ -1,0 +1,186 @@
+import {
+  type BeforeApplicationShutdown,
+  Logger,
+  type OnApplicationShutdown,
+  type OnModuleInit,
+} from '@nestjs/common';
+import type { DiscoveryService, ModuleRef } from '@nestjs/core';
+import { systemClock } from '../core/clock.js';
+import { currentFrame } from '../core/context.js';
+import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
+import type { Fence } from '../core/fence.js';
+import { FencedWrites } from '../core/fenced-writes.js';
+import type { BuildKey } from '../core/key.js';
+import { LeaseKeeper } from '../core/lease-keeper.js';
+import type { LeaseStore } from '../core/lease-store.js';
+import type { Lease } from '../core/lease.js';
+import { checkChoice, checkMs, checkNames, type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
+import type { FenceSource } from '../core/sources.js';
+import { adoptInstances } from './adopt-instances.js';
+import type { FencingModuleOptions } from './fencing.module-definition.js';
+import { streamedResult } from './streamed-result.js';
+
+/** What `@Leased` knows of its method. */
+export interface LeasedDefinition {
+  /** `Class.method`, for messages. */
+  readonly where: string;
+  readonly keys: readonly BuildKey[];
+  readonly options: LeaseOptions;
+}
+
+/** Everything that runs, as resolved at boot. */
+interface Parts {
+  readonly store: LeaseStore;
+  readonly fence: Fence | undefined;
+  readonly keeper: LeaseKeeper;
+  readonly writes: FencedWrites;
+}
+
+/** The runtimes of this process, by name: for instances that Nest did not inject one into. */
+const live = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing/runtimes')] ??= new Set()) as Set<FencingRuntime>;
+
+/** One instance of the package in one application: what the decorators and `FencingService` call. */
+export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
+  private readonly logger = new Logger('Fencing');
+  private readonly defaults: ResolvedLeaseOptions;
+  private readonly resolved = new WeakMap<object, ResolvedLeaseOptions>();
+  private parts: Parts | undefined;
+  private starting: Promise<Parts> | undefined;
+
+  constructor(
+    readonly name: string,
+    private readonly options: FencingModuleOptions,
+    private readonly moduleRef: ModuleRef,
+    private readonly discovery: DiscoveryService,
+  ) {
+    this.defaults = checkModuleOptions(options);
+  }
+
+  /**
+   * The runtime that a decorated method of `instance` runs in: the one that was injected, else the only one there is.
+   * @throws FencingConfigError where there is none, or where several applications make it ambiguous
+   */
+  static of(instance: unknown, property: symbol, name: string, where: string): FencingRuntime {
+    const injected = (instance as Record<symbol, FencingRuntime | undefined> | undefined)?.[property];
+    if (injected) return injected;
+    const candidates = [...live].filter((runtime) => runtime.name === name);
+    if (candidates.length === 1) return candidates[0]!;
+    throw new FencingConfigError(
+      candidates.length === 0
+        ? `${where} was called without FencingModule: import FencingModule.forRoot() and let Nest make the instance (and do not call it in a constructor).`
+        : `${where} was called on an instance that Nest did not inject, and several applications run in this process: provide the class itself, or use FencingService.`,
+    );
+  }
+
+  get httpErrors(): boolean {
+    return this.options.httpErrors ?? true;
+  }
+
+  get hasFence(): boolean {
+    return this.options.fence !== undefined;
+  }
+
+  async onModuleInit(): Promise<void> {
+    live.add(this);
+    adoptInstances(this, this.discovery);
+    const { store, fence } = await this.start();
+    await fence?.check();
+    try {
+      for (const { problem, consequence, fix } of await store.check()) this.logger.warn(`${problem} ${consequence} ${fix}`);
+    } catch (error) {
+      // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
+      if (!(error instanceof StoreUnavailableError)) throw error;
+      this.logger.warn(`${error.message} The application starts; calls that need a lease fail until it answers.`);
+    }
+  }
+
+  async beforeApplicationShutdown(): Promise<void> {
+    if (!this.parts) return;
+    const cut = await this.parts.keeper.stop(this.options.drainMs ?? 10_000);
+    if (cut > 0) this.logger.warn(`${cut} leased method${cut === 1 ? ' was' : 's were'} still running after drainMs; aborted, and released.`);
+  }
+
+  async onApplicationShutdown(): Promise<void> {
+    live.delete(this);
+    await this.parts?.store.close();
+    await this.parts?.fence?.close();
+  }
+
+  /** Runs a method under its leases. */
+  async leased(definition: LeasedDefinition, args: unknown[], body: (leases: readonly Lease[]) => unknown): Promise<unknown> {
+    const { keeper } = this.parts ?? (await this.start());
+    const { request } = currentFrame();
+    const keys: string[] = [];
+    for (const build of definition.keys) {
+      const key = build(args, request);
+      keys.push(typeof key === 'string' ? key : await key);
+    }
+    return keeper.run(
+      keys,
+      this.optionsOf(definition),
+      (leases) => {
+        if (leases[0]) request?.granted?.(leases[0]);
+        return body(leases);
+      },
+      { stream: streamedResult },
+    );
+  }
+
+  /** The running parts; starts them when a method is called before this module's `onModuleInit`. */
+  async start(): Promise<Parts> {
+    this.starting ??= this.create().then((parts) => (this.parts = parts));
+    return this.starting;
+  }
+
+  resolveOptions(where: string, options: LeaseOptions): ResolvedLeaseOptions {
+    return resolveLeaseOptions(where, options, this.defaults);
+  }
+
+  private optionsOf(definition: LeasedDefinition): ResolvedLeaseOptions {
+    let options = this.resolved.get(definition);
+    if (!options) this.resolved.set(definition, (options = this.resolveOptions(definition.where, definition.options)));
+    return options;
+  }
+
+  private async create(): Promise<Parts> {
+    const store = await this.options.leases;
+    // By its face, not by its class: it may come from the other copy (ESM or CommonJS) of the package.
+    if (typeof (store as Partial<LeaseStore> | undefined)?.acquire !== 'function') {
+      throw new FencingConfigError('FencingModule: leases must be a LeaseStore, such as redisLeases(redis) or memoryLeases().');
+    }
+    const fence = this.createFence();
+    const logger = {
+      warn: (message: string) => this.logger.warn(message),
+      error: (message: string, cause?: unknown) => this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
+    };
+    const keeper = new LeaseKeeper({ store, fence, clock: systemClock, logger, storeTimeoutMs: this.options.storeTimeoutMs ?? 2_000 });
+    return { store, fence, keeper, writes: new FencedWrites(keeper, fence) };
+  }
+
+  private createFence(): Fence | undefined {
+    const { fence } = this.options;
+    if (fence === undefined || 'activate' in fence) return fence;
+    if (typeof fence.create !== 'function') throw new FencingConfigError('FencingModule: fence must be typeOrmFence(…) or a Fence.');
+    return fence.create(fence.token === undefined ? undefined : this.provider(fence));
+  }
+
+  private provider({ token, tokenHelp }: FenceSource): unknown {
+    try {
+      return this.moduleRef.get(token as string, { strict: false });
+    } catch (error) {
+      throw new FencingConfigError(tokenHelp, error);
+    }
+  }
+}
+
+function checkModuleOptions(options: FencingModuleOptions): ResolvedLeaseOptions {
+  const where = 'FencingModule';
+  checkNames(where, options, ['leases', 'fence', 'defaults', 'storeTimeoutMs', 'drainMs', 'httpErrors', 'isGlobal', 'name']);
+  if (options.leases === undefined || options.leases === null) {
+    throw new FencingConfigError('FencingModule: leases is missing. Give it redisLeases(redis) or memoryLeases().');
+  }
+  if (options.storeTimeoutMs !== undefined) checkMs(where, 'storeTimeoutMs', options.storeTimeoutMs, 10);
+  if (options.drainMs !== undefined) checkMs(where, 'drainMs', options.drainMs, 0);
+  if (options.httpErrors !== undefined) checkChoice(where, 'httpErrors', options.httpErrors, [true, false]);
+  return resolveLeaseOptions(`${where} defaults`, options.defaults);
+}
