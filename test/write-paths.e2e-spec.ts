@@ -50,7 +50,7 @@ const PATHS: Record<string, (means: Means, id: string) => Promise<unknown>> = {
   'dataSource.transaction': ({ dataSource }, id) => dataSource.transaction((inner) => inner.insert(Note, note(id))),
   'manager.transaction and the injected Repository': ({ manager, repository }, id) => manager.transaction(() => repository.save(note(id))),
   'static of BaseEntity': (_, id) => Note.insert(note(id)),
-  'save() of an entity': (_, id) => Note.create(note(id)).save(),
+  'save() of an entity': (_, id) => Object.assign(new Note(), note(id)).save(),
   'dataSource.createEntityManager(): query': ({ foreignManager }, id) => foreignManager.query(insert, [id]),
 };
 

@@ -1,5 +1,5 @@
-import { type ArgumentsHost, Catch } from '@nestjs/common';
-import { BaseExceptionFilter } from '@nestjs/core';
+import { type ArgumentsHost, Catch, type ExceptionFilter } from '@nestjs/common';
+import { BaseExceptionFilter, type HttpAdapterHost } from '@nestjs/core';
 import { throwError } from 'rxjs';
 import { FencingError, type FencingErrorCode, LeaseBusyError } from '../core/errors.js';
 
@@ -22,18 +22,19 @@ const ANSWERS: Partial<Record<FencingErrorCode, { status: number; title: string 
  * Other transports get the error itself.
  */
 @Catch(FencingError)
-export class FencingExceptionFilter extends BaseExceptionFilter {
-  constructor(private readonly settings: { readonly httpErrors: boolean } = { httpErrors: true }) {
-    super();
-  }
+export class FencingExceptionFilter implements ExceptionFilter {
+  constructor(
+    private readonly adapterHost: HttpAdapterHost,
+    private readonly settings: { readonly httpErrors: boolean } = { httpErrors: true },
+  ) {}
 
-  override catch(error: FencingError, host: ArgumentsHost): unknown {
+  catch(error: FencingError, host: ArgumentsHost): unknown {
     const transport = host.getType<string>();
     if (transport === 'rpc') return throwError(() => error);
     if (transport !== 'http') return error;
+    const { httpAdapter } = this.adapterHost;
     const answer = this.settings.httpErrors ? ANSWERS[error.code] : undefined;
-    if (!answer) return super.catch(error, host);
-    const { httpAdapter } = this.httpAdapterHost!;
+    if (!answer) return new BaseExceptionFilter(httpAdapter).catch(error, host);
     const response = host.switchToHttp().getResponse<unknown>();
     if (httpAdapter.isHeadersSent(response)) return httpAdapter.end(response);
     httpAdapter.setHeader(response, 'Content-Type', 'application/problem+json');

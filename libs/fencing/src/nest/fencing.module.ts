@@ -1,5 +1,5 @@
 import { type DynamicModule, Module, type Provider } from '@nestjs/common';
-import { APP_FILTER, DiscoveryService, ModuleRef } from '@nestjs/core';
+import { APP_FILTER, DiscoveryService, HttpAdapterHost, ModuleRef } from '@nestjs/core';
 import { FencingExceptionFilter } from './fencing-exception.filter.js';
 import {
   type ASYNC_OPTIONS_TYPE,
@@ -43,7 +43,13 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
     { provide: service, inject: [token], useFactory: (runtime: FencingRuntime) => new FencingService(runtime) },
     // One filter is enough for all instances: it goes by the kind of error.
     ...(isDefault
-      ? [{ provide: APP_FILTER, inject: [token], useFactory: (runtime: FencingRuntime) => new FencingExceptionFilter(runtime) }]
+      ? [
+          {
+            provide: APP_FILTER,
+            inject: [HttpAdapterHost, token],
+            useFactory: (host: HttpAdapterHost, runtime: FencingRuntime) => new FencingExceptionFilter(host, runtime),
+          },
+        ]
       : []),
   ];
   return {

@@ -1,0 +1,14 @@
+import type { TypeOrmModuleOptions } from '@nestjs/typeorm';
+import { fencingMigrations } from 'nestjs-fencing/typeorm';
+import { CreateReportPublisher1764000000001 } from './create-report-publisher.migration.js';
+
+export function databaseOptions(url: string | undefined): TypeOrmModuleOptions {
+  if (!url) throw new Error('DATABASE_URL is not set. `npm start` sets it to a PostgreSQL of its own.');
+  return {
+    type: 'postgres',
+    url,
+    autoLoadEntities: true,
+    migrations: [...fencingMigrations, CreateReportPublisher1764000000001],
+    migrationsRun: true,
+  };
+}
