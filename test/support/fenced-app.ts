@@ -61,7 +61,7 @@ export async function startFencedApp(options: FencedAppOptions = {}) {
     redis: redis!,
     fencing: module.get(FencingService, { strict: false }),
     get<T>(token: Type<T> | string | symbol): T {
-      return module.get<T>(token as Type<T>, { strict: false });
+      return module.get<T>(token, { strict: false });
     },
     get dataSource(): DataSource {
       return module.get(DataSource, { strict: false });

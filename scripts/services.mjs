@@ -1,0 +1,14 @@
+// The servers that tests, the reference app and the drill need, each a real one.
+//   startPostgres / startRedis                a server of one's own, ended by its stop()
+//   findOrStartPostgres / findOrStartRedis    DATABASE_URL / REDIS_URL when set, else the same as above, else Docker
+export { answers, freePort } from './services/ports.mjs';
+export { findPostgresBin, findOrStartPostgres, serverUsing, startPostgres } from './services/postgres.mjs';
+export {
+  findRedisServer,
+  findOrStartRedis,
+  installRedisServer,
+  startRedis,
+  REDIS_HELP,
+} from './services/redis.mjs';
+export { dataFolders, projectRoot, temporaryFolder } from './services/folders.mjs';
+export { endServersOnSignals } from './services/server-process.mjs';
