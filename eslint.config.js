@@ -88,6 +88,7 @@ export default defineConfig(
         { name: 'jest', message: "In ES modules: import { jest } from '@jest/globals'." },
       ],
       '@typescript-eslint/no-explicit-any': 'off',
+      '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_' }],
       '@typescript-eslint/unbound-method': 'off',
     },
   },

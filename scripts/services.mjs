@@ -2,7 +2,9 @@
 //   startPostgres / startRedis                a server of one's own, ended by its stop()
 //   findOrStartPostgres / findOrStartRedis    DATABASE_URL / REDIS_URL when set, else the same as above, else Docker
 export { answers, freePort } from './services/ports.mjs';
-export { findPostgresBin, findOrStartPostgres, serverUsing, startPostgres } from './services/postgres.mjs';
+export { findOrStartPostgres, startPostgres } from './services/postgres.mjs';
+export { findPostgresBin } from './services/postgres-bin.mjs';
+export { serverUsing } from './services/postgres-data.mjs';
 export {
   findRedisServer,
   findOrStartRedis,

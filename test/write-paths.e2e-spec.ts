@@ -78,7 +78,7 @@ class Notes {
         put(this: Repository<Note>, id: string) {
           return this.save(note(id));
         },
-      }) as Means['custom'],
+      }),
       manager,
       cachedManager: dataSource.manager,
       foreignManager: dataSource.createEntityManager(),

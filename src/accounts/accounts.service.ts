@@ -36,8 +36,13 @@ export class AccountsService {
       return BigInt(account.balanceCents);
     };
     if (balance(from) < amountCents) throw new UnprocessableEntityException('The balance is too low.');
-    const balances = { [from]: String(balance(from) - BigInt(amountCents)), [to]: String(balance(to) + BigInt(amountCents)) };
-    await this.accounts.save(Object.entries(balances).map(([account, balanceCents]) => ({ id: account, balanceCents })));
+    const balances = {
+      [from]: String(balance(from) - BigInt(amountCents)),
+      [to]: String(balance(to) + BigInt(amountCents)),
+    };
+    await this.accounts.save(
+      Object.entries(balances).map(([account, balanceCents]) => ({ id: account, balanceCents })),
+    );
     return { id, balances };
   }
 }

@@ -49,10 +49,14 @@ export class ReportsService {
 
   private async readLedger(customerId: string, lease: Lease): Promise<Totals> {
     const totals = { entries: 0, totalCents: 0n };
-    for (let after = '0'; ; ) {
+    for (let after = '0'; ;) {
       // Saves work, nothing else: a rebuild that lost its lease may as well stop reading.
       lease.assertHeld();
-      const page = await this.ledger.find({ where: { customerId, id: MoreThan(after) }, order: { id: 'ASC' }, take: PAGE });
+      const page = await this.ledger.find({
+        where: { customerId, id: MoreThan(after) },
+        order: { id: 'ASC' },
+        take: PAGE,
+      });
       for (const { amountCents } of page) totals.totalCents += BigInt(amountCents);
       totals.entries += page.length;
       if (page.length < PAGE) return totals;

@@ -3,7 +3,12 @@ export type { FencingModuleExtras, FencingModuleOptions } from './nest/fencing.m
 export { Leased, type LeasedOptions } from './nest/leased.decorator.js';
 export { FencedWrite, type FencedWriteOptions } from './nest/fenced-write.decorator.js';
 export { CurrentLease } from './nest/current-lease.decorator.js';
-export { type AcquiredLease, FencingService, type KeyReport, type OperationOptions } from './nest/fencing.service.js';
+export {
+  type AcquiredLease,
+  FencingService,
+  type KeyReport,
+  type OperationOptions,
+} from './nest/fencing.service.js';
 export { FencingInterceptor } from './nest/fencing.interceptor.js';
 export { FencingExceptionFilter } from './nest/fencing-exception.filter.js';
 export { fencingServiceToken } from './nest/tokens.js';

@@ -44,8 +44,9 @@ export abstract class FencingError extends Error {
   static override [Symbol.hasInstance](value: unknown): boolean {
     if (typeof value !== 'object' || value === null || !(BRAND in value)) return false;
     if (this === FencingError) return true;
-    if (!Object.hasOwn(this.prototype, 'code')) return Function.prototype[Symbol.hasInstance].call(this, value);
-    return (value as { code?: unknown }).code === (this.prototype as FencingError).code;
+    if (!Object.hasOwn(this.prototype, 'code'))
+      return Function.prototype[Symbol.hasInstance].call(this, value);
+    return (value as { code?: unknown }).code === this.prototype.code;
   }
 }
 

@@ -29,14 +29,23 @@ export class FencedWrites {
     options: WriteOptions & { operation?: OperationRequest },
     body: (manager: unknown) => Promise<T>,
   ): Promise<T> {
-    if (!this.fence) throw new FencingConfigError(`${where}: no fence is configured. Give FencingModule a fence, e.g. fence: typeOrmFence().`);
+    if (!this.fence)
+      throw new FencingConfigError(
+        `${where}: no fence is configured. Give FencingModule a fence, e.g. fence: typeOrmFence().`,
+      );
     const leases = currentFrame().leases.filter((lease) => lease.host === this.keeper);
     if (leases.length === 0) throw new NoLeaseError(where);
     for (const lease of leases) await this.settle(lease);
 
     const { isolation, retries = 0, operation } = options;
     try {
-      const outcome = await this.fence.write({ authority: authorityOf(leases), isolation, retries, operation, body });
+      const outcome = await this.fence.write({
+        authority: authorityOf(leases),
+        isolation,
+        retries,
+        operation,
+        body,
+      });
       if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;
       return outcome.result;
     } catch (error) {

@@ -10,16 +10,23 @@ export interface RequestParts {
 }
 
 /** Builds a key from the arguments of a method. A promise is awaited. */
-export type KeyFunction<Args extends readonly unknown[] = readonly never[]> = (...args: Args) => string | Promise<string>;
+export type KeyFunction<Args extends readonly unknown[] = readonly never[]> = (
+  ...args: Args
+) => string | Promise<string>;
 
 /** What `@Leased` takes as a key: text with `{…}` places, or a function of the method's arguments. */
 export type KeySource<Args extends readonly unknown[] = readonly never[]> = string | KeyFunction<Args>;
 
 /** A `KeySource` that was checked: builds the key of one call. */
-export type BuildKey = (args: readonly unknown[], request: RequestParts | undefined) => string | Promise<string>;
+export type BuildKey = (
+  args: readonly unknown[],
+  request: RequestParts | undefined,
+) => string | Promise<string>;
 
 /** Bounded so that a key fits into an index entry of PostgreSQL. */
 const LONGEST_KEY_BYTES = 1_024;
+/** What JavaScript makes of a missing value in a text. */
+const MISSING = /(?<![A-Za-z0-9%])(?:undefined|null|NaN)(?![A-Za-z0-9%])/g;
 const REQUEST_PARTS: readonly string[] = ['params', 'body', 'query', 'headers', 'user'];
 
 /**
@@ -32,11 +39,22 @@ export function readKeySource(where: string, source: KeySource): BuildKey {
     return (args, request) => template.fill(where, (place) => resolvePlace(where, place, args, request));
   }
   if (typeof source !== 'function') {
-    throw new FencingConfigError(`${where}: a key is a text with {…} places or a function of the arguments, got ${typeof source}.`);
+    throw new FencingConfigError(
+      `${where}: a key is a text with {…} places or a function of the arguments, got ${typeof source}.`,
+    );
   }
   return (args) => {
-    const key = callKeyFunction(where, source as KeyFunction, args);
-    return isThenable(key) ? Promise.resolve(key).then((text) => checkBuiltKey(where, text)) : checkBuiltKey(where, key);
+    const failed = (cause: unknown): never => {
+      throw new LeaseKeyError(where, 'the key function threw (see cause).', cause);
+    };
+    let key: unknown;
+    try {
+      key = (source as (...args: readonly unknown[]) => unknown)(...args);
+    } catch (error) {
+      failed(error);
+    }
+    if (!isThenable(key)) return checkBuiltKey(where, key);
+    return Promise.resolve(key).then((text) => checkBuiltKey(where, text), failed);
   };
 }
 
@@ -58,12 +76,14 @@ export function leaseKey<const Template extends string>(template: Template): Lea
     }
   });
   const build = (values: Record<string, unknown> = {}) => parsed.fill(where, (place) => values[place]);
-  return Object.assign(build, { template }) as LeaseKey<Template>;
+  return Object.assign(build, { template });
 }
 
 /** What `leaseKey()` gives. */
 export interface LeaseKey<Template extends string> {
-  (...values: PlacesOf<Template> extends never ? [] : [{ readonly [Place in PlacesOf<Template>]: KeyPart }]): string;
+  (
+    ...values: PlacesOf<Template> extends never ? [] : [{ readonly [Place in PlacesOf<Template>]: KeyPart }]
+  ): string;
   /** The template, for key maps. */
   readonly template: Template;
 }
@@ -71,7 +91,9 @@ export interface LeaseKey<Template extends string> {
 /** What may stand in a key. */
 export type KeyPart = string | number | bigint | boolean;
 
-type PlacesOf<Template extends string> = Template extends `${string}{${infer Place}}${infer Rest}` ? Place | PlacesOf<Rest> : never;
+type PlacesOf<Template extends string> = Template extends `${string}{${infer Place}}${infer Rest}`
+  ? Place | PlacesOf<Rest>
+  : never;
 
 /**
  * @returns the key itself
@@ -81,9 +103,16 @@ export function checkKey(where: string, key: unknown, what = 'a lease key'): str
   if (typeof key !== 'string') throw new LeaseKeyError(where, `${what} must be text, got ${kindOf(key)}.`);
   if (key.trim() === '') throw new LeaseKeyError(where, `${what} must not be empty.`);
   if (key.includes('\0')) throw new LeaseKeyError(where, `${what} must not contain the character U+0000.`);
-  if (!isWellFormed(key)) throw new LeaseKeyError(where, `${what} must be well-formed Unicode, this one has half a surrogate pair.`);
+  if (!isWellFormed(key))
+    throw new LeaseKeyError(
+      where,
+      `${what} must be well-formed Unicode, this one has half a surrogate pair.`,
+    );
   if (key.length * 3 > LONGEST_KEY_BYTES && Buffer.byteLength(key) > LONGEST_KEY_BYTES) {
-    throw new LeaseKeyError(where, `${what} must not be longer than ${LONGEST_KEY_BYTES} bytes; hash the long part.`);
+    throw new LeaseKeyError(
+      where,
+      `${what} must not be longer than ${LONGEST_KEY_BYTES} bytes; hash the long part.`,
+    );
   }
   return key;
 }
@@ -97,16 +126,22 @@ function readTemplate(where: string, template: string, checkPlace: (place: strin
   const pieces = template.split(/\{([^{}]*)\}/);
   const texts = pieces.filter((_, i) => i % 2 === 0);
   const places = pieces.filter((_, i) => i % 2 === 1).map((place) => place.trim());
-  if (texts.some((text) => /[{}]/.test(text))) throw new FencingConfigError(`${where}: unbalanced { or } in the key '${template}'.`);
+  if (texts.some((text) => /[{}]/.test(text)))
+    throw new FencingConfigError(`${where}: unbalanced { or } in the key '${template}'.`);
   places.forEach(checkPlace);
   // What encodeURIComponent escapes never occurs in a value, so one such character between two places keeps them apart.
   if (texts.slice(1, -1).some((text) => !/[^\w.~!*'()%-]/.test(text))) {
-    throw new FencingConfigError(`${where}: two places of the key '${template}' need a separator such as ":" or "/" between them.`);
+    throw new FencingConfigError(
+      `${where}: two places of the key '${template}' need a separator such as ":" or "/" between them.`,
+    );
   }
   if (places.length === 0) checkKey(where, template);
   return {
     fill: (at, valueOf) =>
-      checkKey(at, texts.reduce((key, text, i) => key + escapePart(at, places[i - 1]!, valueOf(places[i - 1]!)) + text)),
+      checkKey(
+        at,
+        texts.reduce((key, text, i) => key + escapePart(at, places[i - 1]!, valueOf(places[i - 1]!)) + text),
+      ),
   };
 }
 
@@ -120,11 +155,17 @@ function checkCallPlace(where: string, place: string): void {
   );
 }
 
-function resolvePlace(where: string, place: string, args: readonly unknown[], request: RequestParts | undefined): unknown {
+function resolvePlace(
+  where: string,
+  place: string,
+  args: readonly unknown[],
+  request: RequestParts | undefined,
+): unknown {
   const [root = '', ...path] = place.split('.');
   let value: unknown;
   if (REQUEST_PARTS.includes(root)) {
-    if (!request) throw new LeaseKeyError(where, `{${place}} of the key needs a request, and there is none here.`);
+    if (!request)
+      throw new LeaseKeyError(where, `{${place}} of the key needs a request, and there is none here.`);
     value = request[root as keyof RequestParts];
     if (root === 'headers' && path[0]) path[0] = path[0].toLowerCase();
   } else {
@@ -143,32 +184,36 @@ function resolvePlace(where: string, place: string, args: readonly unknown[], re
  */
 function escapePart(where: string, place: string, value: unknown): string {
   const text =
-    typeof value === 'string' || typeof value === 'bigint' || typeof value === 'boolean' || (typeof value === 'number' && Number.isFinite(value))
+    typeof value === 'string' ||
+    typeof value === 'bigint' ||
+    typeof value === 'boolean' ||
+    (typeof value === 'number' && Number.isFinite(value))
       ? String(value)
       : undefined;
-  if (text === undefined) throw new LeaseKeyError(where, `{${place}} of the key must be text or a number, got ${kindOf(value)}.`);
+  if (text === undefined)
+    throw new LeaseKeyError(where, `{${place}} of the key must be text or a number, got ${kindOf(value)}.`);
   if (text.trim() === '') throw new LeaseKeyError(where, `{${place}} of the key is empty.`);
-  if (!isWellFormed(text)) throw new LeaseKeyError(where, `{${place}} of the key is not well-formed Unicode.`);
-  return encodeURIComponent(text);
+  if (!isWellFormed(text))
+    throw new LeaseKeyError(where, `{${place}} of the key is not well-formed Unicode.`);
+  return encodeURIComponent(text).replace(MISSING, escapeFirst);
 }
 
-function callKeyFunction(where: string, source: KeyFunction, args: readonly unknown[]): unknown {
-  try {
-    return (source as (...args: readonly unknown[]) => unknown)(...args);
-  } catch (error) {
-    throw new LeaseKeyError(where, 'the key function threw (see cause).', error);
-  }
+/** So that a value that is really called "null" is not taken for a missing one. */
+function escapeFirst(word: string): string {
+  return `%${word.charCodeAt(0).toString(16).toUpperCase()}${word.slice(1)}`;
 }
 
 /**
- * A function builds its key with `${…}`, where a missing value becomes text and serialises strangers on `order:undefined`.
- * Such texts are refused; a value that may really be called "null" goes through a template or `leaseKey`, which escape.
+ * Code builds a key with `${…}`, where a missing value becomes text and serialises strangers on `order:undefined`. Such texts
+ * are refused; a value that may really be called "null" goes through a template or `leaseKey`, which escape it.
+ * @throws LeaseKeyError
  */
-function checkBuiltKey(where: string, key: unknown): string {
-  const text = checkKey(where, key);
-  const missing = /(?:^|[^A-Za-z0-9%])(undefined|null|NaN|\[object \w+\])(?![A-Za-z0-9%])/.exec(text)?.[1];
-  if (missing !== undefined) throw new LeaseKeyError(where, `a part of the key is missing: the key function made "${missing}" of it.`);
-  if (/:\s*(:|$)/.test(text)) throw new LeaseKeyError(where, 'a part of the key is empty.');
+export function checkBuiltKey(where: string, key: unknown, what = 'a lease key'): string {
+  const text = checkKey(where, key, what);
+  const missing = (text.match(MISSING) ?? text.match(/\[object \w+\]/))?.[0];
+  if (missing !== undefined)
+    throw new LeaseKeyError(where, `a part of ${what} is missing: "${missing}" stands in its place.`);
+  if (/(^|:)\s*(:|$)/.test(text)) throw new LeaseKeyError(where, `a part of ${what} is empty.`);
   return text;
 }
 
@@ -181,5 +226,11 @@ function isWellFormed(text: string): boolean {
 }
 
 function kindOf(value: unknown): string {
-  return value === null ? 'null' : typeof value === 'number' ? String(value) : typeof value === 'object' ? 'an object' : typeof value;
+  return value === null
+    ? 'null'
+    : typeof value === 'number'
+      ? String(value)
+      : typeof value === 'object'
+        ? 'an object'
+        : typeof value;
 }

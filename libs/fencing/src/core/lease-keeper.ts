@@ -1,14 +1,22 @@
 import { randomUUID } from 'node:crypto';
 import type { Clock } from './clock.js';
 import { currentFrame, runInFrame } from './context.js';
-import { FencingError, LeaseBusyError, LeaseLostError, LeaseOrderError, LeaseUncertainError, StoreUnavailableError, WaitAbortedError } from './errors.js';
+import {
+  FencingError,
+  LeaseBusyError,
+  LeaseLostError,
+  LeaseOrderError,
+  LeaseUncertainError,
+  StoreUnavailableError,
+  WaitAbortedError,
+} from './errors.js';
 import type { Fence } from './fence.js';
 import { HeldLease, type LeaseHost } from './lease.js';
 import type { AcquireAnswer, LeaseStore, ReleaseAnswer, ReleaseRequest, WakeHint } from './lease-store.js';
 import type { FencingLogger } from './logger.js';
 import type { ResolvedLeaseOptions } from './options.js';
 import { Renewals } from './renewals.js';
-import { backoff, jitter, sleep, within } from './timing.js';
+import { backoff, jitter, sleep, unlessAborted, within } from './timing.js';
 import { type Turn, type Waiter, WaitLines } from './wait-lines.js';
 
 export interface KeeperOptions {
@@ -85,20 +93,29 @@ export class LeaseKeeper implements LeaseHost {
     keys: readonly string[],
     options: ResolvedLeaseOptions,
     body: (leases: readonly HeldLease[]) => T | PromiseLike<T>,
-    extra: { signal?: AbortSignal; stream?: (result: T, leases: readonly HeldLease[]) => StreamedResult<T> | undefined } = {},
+    extra: {
+      signal?: AbortSignal;
+      stream?: (result: T, leases: readonly HeldLease[]) => StreamedResult<T> | undefined;
+    } = {},
   ): Promise<T | undefined> {
     const outer = currentFrame();
     const joined = new Map<string, HeldLease>();
     for (const lease of outer.leases) {
-      if (lease.host === this && lease.state !== 'released') joined.set(lease.key, lease);
+      if (lease.host === this && !lease.isOver) joined.set(lease.key, lease);
     }
     for (const key of keys) joined.get(key)?.assertHeld();
-    const taken = await this.takeAll(keys.filter((key) => !joined.has(key)), options, extra.signal);
+    const taken = await this.takeAll(
+      keys.filter((key) => !joined.has(key)),
+      options,
+      extra.signal,
+    );
     if (!taken) return undefined;
 
     const byKey = new Map([...joined, ...taken.map((lease) => [lease.key, lease] as const)]);
     const leases = keys.map((key) => byKey.get(key)!);
-    const frame = { ...outer, leases: [...outer.leases.filter((lease) => lease.state !== 'released'), ...taken] };
+    // Innermost last, and of several keys the first one: it is what `current()` means.
+    const around = outer.leases.filter((lease) => !lease.isOver && !leases.includes(lease));
+    const frame = { ...outer, leases: [...around, ...new Set([...leases].reverse())] };
     let result: T;
     try {
       result = await runInFrame(frame, () => body(leases));
@@ -116,12 +133,25 @@ export class LeaseKeeper implements LeaseHost {
   }
 
   /** Takes one lease that the caller ends with `finish`. */
-  async take(key: string, options: ResolvedLeaseOptions, until = this.clock.now() + options.waitMs, signal?: AbortSignal): Promise<HeldLease> {
+  async take(
+    key: string,
+    options: ResolvedLeaseOptions,
+    until = this.clock.now() + options.waitMs,
+    signal?: AbortSignal,
+  ): Promise<HeldLease> {
     // Work that is being drained may still take the leases that it needs to end.
     const draining = currentFrame().leases.some((lease) => !lease.ended());
     if (this.stopping && !draining) throw shuttingDown(key);
     if (this.fence?.inTransaction()) throw new LeaseOrderError(key);
-    const call: Call = { key, owner: randomUUID(), options, startedAt: this.clock.now(), until, signal, draining };
+    const call: Call = {
+      key,
+      owner: randomUUID(),
+      options,
+      startedAt: this.clock.now(),
+      until,
+      signal,
+      draining,
+    };
     if (signal?.aborted) throw new WaitAbortedError(key, signal.reason);
     let turn: Turn = { sentAt: call.startedAt };
     if (!this.lines.enter(key)) {
@@ -139,7 +169,12 @@ export class LeaseKeeper implements LeaseHost {
   /** Asks the store whether the lease is still held. Resolves once it is known, or rejects with `LeaseUncertainError`. */
   async confirm(lease: HeldLease): Promise<void> {
     const bound = Math.min(lease.remainingMs(), this.settings.storeTimeoutMs);
-    await within(this.clock, bound, this.renewals.confirmNow(lease), () => new LeaseUncertainError(lease.key, lease.generation)).catch((error: unknown) => {
+    await within(
+      this.clock,
+      bound,
+      this.renewals.confirmNow(lease),
+      () => new LeaseUncertainError(lease.key, lease.generation),
+    ).catch((error: unknown) => {
       if (!lease.ended()) throw error;
     });
     lease.assertHeld();
@@ -154,7 +189,9 @@ export class LeaseKeeper implements LeaseHost {
   async activateForWrite(lease: HeldLease): Promise<number | undefined> {
     const answer = await this.askFence(lease, this.settings.storeTimeoutMs);
     if (answer.activated) return undefined;
-    await this.askStore(this.store.acquire({ ...this.claim(lease), floor: answer.generation })).catch(() => undefined);
+    await this.askStore(this.store.acquire({ ...this.claim(lease), floor: answer.generation })).catch(
+      () => undefined,
+    );
     return answer.generation;
   }
 
@@ -174,7 +211,9 @@ export class LeaseKeeper implements LeaseHost {
     const cut = this.heldLeases;
     for (const lease of cut) lease.lose('drained');
     const answered = Promise.allSettled([...this.releases]);
-    await within(this.clock, this.settings.storeTimeoutMs, answered, () => new Error('unanswered')).catch(() => undefined);
+    await within(this.clock, this.settings.storeTimeoutMs, answered, () => new Error('unanswered')).catch(
+      () => undefined,
+    );
     this.renewals.close();
     return cut.length;
   }
@@ -192,16 +231,26 @@ export class LeaseKeeper implements LeaseHost {
   // ---------------------------------------------------------------------------------------------------------- taking
 
   /** All or none, in sorted order; `undefined` where the method is to be skipped. */
-  private async takeAll(keys: readonly string[], options: ResolvedLeaseOptions, signal?: AbortSignal): Promise<HeldLease[] | undefined> {
-    const taken: HeldLease[] = [];
+  private async takeAll(
+    keys: readonly string[],
+    options: ResolvedLeaseOptions,
+    signal?: AbortSignal,
+  ): Promise<HeldLease[] | undefined> {
+    const sorted = keys.length > 1 ? [...new Set(keys)].sort() : keys;
     const until = this.clock.now() + options.waitMs;
-    try {
-      for (const key of keys.length > 1 ? [...new Set(keys)].sort() : keys) taken.push(await this.take(key, options, until, signal));
-      return taken;
-    } catch (error) {
+    for (;;) {
+      const taken: HeldLease[] = [];
+      try {
+        for (const key of sorted) taken.push(await this.take(key, options, until, signal));
+        // The wait for the later keys may have used up what was left of the earlier ones.
+        if (taken.length < 2 || (await this.allHaveEnoughLeft(taken))) return taken;
+        if (this.clock.now() >= until) throw tooLate(sorted[0]!);
+      } catch (error) {
+        for (const lease of taken) lease.finish();
+        if (error instanceof LeaseBusyError && options.onBusy === 'skip') return undefined;
+        throw error;
+      }
       for (const lease of taken) lease.finish();
-      if (error instanceof LeaseBusyError && options.onBusy === 'skip') return undefined;
-      throw error;
     }
   }
 
@@ -210,19 +259,21 @@ export class LeaseKeeper implements LeaseHost {
     for (;;) {
       let lease: HeldLease;
       try {
-        lease = turn.grant ? this.hold(call, turn.grant.generation, turn.sentAt) : await this.acquire(call, turn);
+        lease = turn.grant
+          ? this.hold(call, turn.grant.generation, turn.sentAt)
+          : await this.acquire(call, turn);
       } catch (error) {
         this.passOn(call.key);
         throw error;
       }
       try {
+        this.refuseWhileStopping(call);
         if ((await this.activate(lease, call)) && (await this.hasEnoughLeft(lease))) {
+          this.refuseWhileStopping(call);
           lease.started = true;
           return lease;
         }
-        if (this.clock.now() >= call.until) {
-          throw new StoreUnavailableError('lease store', 'grants arrive too late to be used; ttlMs is too short for its answers.', { key: call.key });
-        }
+        if (this.clock.now() >= call.until) throw tooLate(call.key);
         lease.finish();
       } catch (error) {
         if (this.held.has(lease)) {
@@ -236,6 +287,11 @@ export class LeaseKeeper implements LeaseHost {
       call.owner = randomUUID();
       turn = { sentAt: this.clock.now() };
     }
+  }
+
+  /** A grant that was on its way when the application began to stop is given back. */
+  private refuseWhileStopping({ key, draining }: Call): void {
+    if (this.stopping && !draining) throw shuttingDown(key);
   }
 
   private hold(call: Call, generation: number, sentAt: number): HeldLease {
@@ -254,26 +310,34 @@ export class LeaseKeeper implements LeaseHost {
     this.pauses.add(pause);
     try {
       if (waitMs !== undefined) await this.waitForHint(call, pause, waitMs);
-      for (let failures = 0; ; ) {
+      for (let failures = 0; ;) {
         const sentAt = this.clock.now();
         const waiter = sentAt < until ? { id: this.id, forMs: until - sentAt } : undefined;
         let asked: Promise<AcquireAnswer> | undefined;
         let answer: AcquireAnswer;
         try {
           if (signal?.aborted) throw new WaitAbortedError(key, signal.reason);
-          if (this.stopping && !call.draining) throw shuttingDown(key);
+          this.refuseWhileStopping(call);
           pause.reset();
           asked = this.store.acquire({ ...this.claim(call), floor: 0, waiter });
-          answer = await this.askStore(asked, until);
+          answer = await unlessAborted(
+            this.askStore(asked, until),
+            signal,
+            () => new WaitAbortedError(key, signal?.reason),
+          );
         } catch (error) {
+          // The store may have noted the waiter all the same.
+          registered ||= asked !== undefined && waiter !== undefined;
           const pauseMs = backoff(failures++);
-          const again = error instanceof StoreUnavailableError && error.retryable && this.clock.now() + pauseMs < until;
+          const again =
+            error instanceof StoreUnavailableError && error.retryable && this.clock.now() + pauseMs < until;
           if (again) {
             await sleep(this.clock, pauseMs, signal);
             continue;
           }
           // Whether it was granted is unknown, or not yet: if it was, the key must not stay taken.
-          const giveBack = () => this.release({ key, owner: call.owner }, options.ttlMs).catch(() => undefined);
+          const giveBack = () =>
+            this.release({ key, owner: call.owner }, options.ttlMs).catch(() => undefined);
           if (asked) void giveBack();
           void asked?.then(({ granted }) => (granted ? giveBack() : undefined)).catch(() => undefined);
           throw error;
@@ -288,21 +352,19 @@ export class LeaseKeeper implements LeaseHost {
         }
         registered ||= waiter !== undefined;
         this.lines.expectFreeAt(key, this.clock.now() + answer.remainingMs);
-        if (this.clock.now() >= until) throw new LeaseBusyError(key, this.clock.now() - call.startedAt, answer.remainingMs);
+        if (this.clock.now() >= until)
+          throw new LeaseBusyError(key, this.clock.now() - call.startedAt, answer.remainingMs);
         if (!watch) {
           watch = this.store.watch(key, pause.hear, sentAt);
-          if (watch.live) {
-            // Hints sent before the watch was live are gone, so the key is tried once more after that.
-            await within(this.clock, until - this.clock.now(), watch.live, () => new Error('not live')).catch(() => undefined);
-            continue;
-          }
+          // Hints sent before the watch was live are gone, so the key is tried once more after that.
+          watch.live?.then(pause.wake, () => undefined);
         }
         await this.waitForHint(call, pause, answer.remainingMs);
       }
     } finally {
       this.pauses.delete(pause);
       watch?.stop();
-      if (registered) void this.store.withdraw(key, this.id).catch(() => undefined);
+      if (registered) this.withdraw(key);
     }
   }
 
@@ -315,15 +377,26 @@ export class LeaseKeeper implements LeaseHost {
   private async activate(lease: HeldLease, call: Call): Promise<boolean> {
     if (!this.fence || call.options.activate !== 'start') return true;
     for (let tries = 0; tries < MOST_ACTIVATIONS; tries++) {
-      const answer = await this.askFence(lease, Math.max(call.until - this.clock.now(), this.settings.storeTimeoutMs));
+      const waitMs = Math.max(call.until - this.clock.now(), this.settings.storeTimeoutMs);
+      const answer = await unlessAborted(
+        this.askFence(lease, waitMs),
+        call.signal,
+        () => new WaitAbortedError(call.key, call.signal?.reason),
+      );
       if (answer.activated) return true;
       // The store lost its counter, or was replaced: it starts again above what the database has seen.
       const sentAt = this.clock.now();
-      const again = await this.askStore(this.store.acquire({ ...this.claim(lease), floor: answer.generation }));
+      const again = await this.askStore(
+        this.store.acquire({ ...this.claim(lease), floor: answer.generation }),
+      );
       if (!again.granted) return false;
       lease.regrant(again.generation, sentAt);
     }
-    throw new StoreUnavailableError('lease store', `the fence was ahead of ${MOST_ACTIVATIONS} generations in a row.`, { key: call.key });
+    throw new StoreUnavailableError(
+      'lease store',
+      `the fence was ahead of ${MOST_ACTIVATIONS} generations in a row.`,
+      { key: call.key },
+    );
   }
 
   private async askFence(lease: HeldLease, waitMs: number) {
@@ -332,7 +405,12 @@ export class LeaseKeeper implements LeaseHost {
       this.clock,
       waitMs + this.settings.storeTimeoutMs,
       this.fence!.activate({ key, owner, generation, waitMs }),
-      () => new StoreUnavailableError('database', 'no answer to the activation of a grant (is the connection pool exhausted?).', { key }),
+      () =>
+        new StoreUnavailableError(
+          'database',
+          'no answer to the activation of a grant (is the connection pool exhausted?).',
+          { key },
+        ),
     );
     if (answer.activated) lease.activated = true;
     return answer;
@@ -345,6 +423,11 @@ export class LeaseKeeper implements LeaseHost {
     return lease.remainingMs() >= enough;
   }
 
+  private async allHaveEnoughLeft(leases: readonly HeldLease[]): Promise<boolean> {
+    for (const lease of leases) await this.hasEnoughLeft(lease);
+    return leases.every((lease) => lease.remainingMs() >= lease.options.ttlMs / 2);
+  }
+
   private claim(of: { key: string; owner: string; options: ResolvedLeaseOptions }) {
     return { key: of.key, owner: of.owner, ttlMs: of.options.ttlMs };
   }
@@ -353,13 +436,21 @@ export class LeaseKeeper implements LeaseHost {
     const { storeTimeoutMs } = this.settings;
     const left = until - this.clock.now();
     const bound = left > 0 ? Math.max(100, Math.min(left, storeTimeoutMs)) : storeTimeoutMs;
-    return within(this.clock, bound, work, () => new StoreUnavailableError('lease store', `no answer within ${Math.round(bound)} ms.`));
+    return within(
+      this.clock,
+      bound,
+      work,
+      () => new StoreUnavailableError('lease store', `no answer within ${Math.round(bound)} ms.`),
+    );
   }
 
   // --------------------------------------------------------------------------------------------------------- leaving
 
   /** Ends leases of one call. Answers what the call must reject with, where one of them had been lost. */
-  private finishAll(leases: readonly HeldLease[], outcome: { result?: unknown; bodyError?: unknown }): FencingError | undefined {
+  private finishAll(
+    leases: readonly HeldLease[],
+    outcome: { result?: unknown; bodyError?: unknown },
+  ): FencingError | undefined {
     let lost: FencingError | undefined;
     for (const lease of leases) {
       const reason = lease.ended();
@@ -369,12 +460,18 @@ export class LeaseKeeper implements LeaseHost {
     return lost;
   }
 
-  private rejection(lease: HeldLease, reason: FencingError, outcome: { result?: unknown; bodyError?: unknown }): FencingError {
+  private rejection(
+    lease: HeldLease,
+    reason: FencingError,
+    outcome: { result?: unknown; bodyError?: unknown },
+  ): FencingError {
     const { bodyError } = outcome;
     // The body let the refusal through: it says it all.
     if (bodyError === reason) return reason;
-    if (bodyError instanceof FencingError && bodyError.key === lease.key && bodyError.code === reason.code) return bodyError;
-    if (reason instanceof LeaseUncertainError) return new LeaseUncertainError(lease.key, lease.generation, bodyError ?? reason.cause);
+    if (bodyError instanceof FencingError && bodyError.key === lease.key && bodyError.code === reason.code)
+      return bodyError;
+    if (reason instanceof LeaseUncertainError)
+      return new LeaseUncertainError(lease.key, lease.generation, bodyError ?? reason.cause);
     const why = reason instanceof LeaseLostError ? reason.reason : 'superseded';
     return new LeaseLostError(lease.key, lease.generation, why, lease.acceptedWrites, outcome);
   }
@@ -382,37 +479,52 @@ export class LeaseKeeper implements LeaseHost {
   private leave(lease: HeldLease): void {
     const { key, owner, options } = lease;
     const now = this.clock.now();
-    const holdMs = lease.state === 'released' ? Math.ceil(options.holdAtLeastMs - (now - lease.grantedAt)) : 0;
+    const holdMs =
+      lease.state === 'released' ? Math.ceil(options.holdAtLeastMs - (now - lease.grantedAt)) : 0;
     const next = this.lines.next(key);
     if (!next && holdMs <= 0) {
       this.release({ key, owner }, options.ttlMs).catch(() => undefined);
       return;
     }
-    const successor = next && holdMs <= 0 ? { owner: next.owner, ttlMs: next.ttlMs, waiterId: this.id, forMs: Math.max(0, next.until - now) } : undefined;
-    const answer = this.release({ key, owner, holdMs: holdMs > 0 ? holdMs : undefined, successor }, Math.max(options.ttlMs, holdMs));
+    const successor =
+      next && holdMs <= 0
+        ? { owner: next.owner, ttlMs: next.ttlMs, waiterId: this.id, forMs: Math.max(0, next.until - now) }
+        : undefined;
+    const answer = this.release(
+      { key, owner, holdMs: holdMs > 0 ? holdMs : undefined, successor },
+      Math.max(options.ttlMs, holdMs),
+    );
     if (next) {
       void answer.then(
-        ({ successor }) => this.giveTurn(next, successor, now),
-        () => this.giveTurn(next, undefined, now),
+        ({ successor }) => this.giveTurn(next, now, successor),
+        () => this.giveTurn(next, now, 'unknown'),
       );
     } else {
       answer.catch(() => undefined);
     }
   }
 
-  private giveTurn(waiter: Waiter, answer: ReleaseAnswer['successor'], sentAt: number): void {
-    const grant = answer && 'generation' in answer ? answer : undefined;
-    const waitMs = answer && 'waitMs' in answer ? answer.waitMs : undefined;
+  private giveTurn(waiter: Waiter, sentAt: number, answer: ReleaseAnswer['successor'] | 'unknown'): void {
+    const known = answer === 'unknown' ? undefined : answer;
+    const grant = known && 'generation' in known ? known : undefined;
+    const waitMs = known && 'waitMs' in known ? known.waitMs : undefined;
     if (waiter.give({ sentAt, grant, waitMs })) return;
-    // It gave up while the answer was under way: what was granted to it goes back, and the next has its turn.
-    if (grant) this.release({ key: waiter.key, owner: waiter.owner }, waiter.ttlMs).catch(() => undefined);
-    this.passOn(waiter.key);
+    // It gave up while the answer was under way: what was granted to it, or may have been, goes back, and the next has its turn.
+    if (grant || answer === 'unknown') {
+      this.release({ key: waiter.key, owner: waiter.owner }, waiter.ttlMs).catch(() => undefined);
+    }
+    this.passOn(waiter.key, { sentAt, waitMs });
   }
 
   /** The head of a line gives up without a grant. */
-  private passOn(key: string): void {
-    const next = this.lines.next(key);
-    if (next && !next.give({ sentAt: this.clock.now() })) this.passOn(key);
+  private passOn(key: string, turn: Turn = { sentAt: this.clock.now() }): void {
+    for (let next; (next = this.lines.next(key));) if (next.give(turn)) return;
+    // Nobody is left to use the place that the store keeps for this process.
+    if (turn.waitMs !== undefined) this.withdraw(key);
+  }
+
+  private withdraw(key: string): void {
+    this.store.withdraw(key, this.id).catch(() => undefined);
   }
 
   /**
@@ -423,7 +535,11 @@ export class LeaseKeeper implements LeaseHost {
     const first = this.askStore(this.store.release(request));
     const settled = first.then(
       () => undefined,
-      () => this.releaseAgain({ key: request.key, owner: request.owner, holdMs: request.holdMs }, this.clock.now() + ttlMs),
+      () =>
+        this.releaseAgain(
+          { key: request.key, owner: request.owner, holdMs: request.holdMs },
+          this.clock.now() + ttlMs,
+        ),
     );
     this.releases.add(settled);
     void settled.finally(() => this.releases.delete(settled));
@@ -439,12 +555,26 @@ export class LeaseKeeper implements LeaseHost {
       );
       if (answered) return;
     }
-    this.logger.warn('A lease could not be released at the lease store; its key is free when its ttl is over.');
+    this.logger.warn(
+      'A lease could not be released at the lease store; its key is free when its ttl is over.',
+    );
   }
 }
 
 function shuttingDown(key: string): StoreUnavailableError {
-  return new StoreUnavailableError('lease store', 'the application is shutting down and takes no new leases.', { key, retryable: false });
+  return new StoreUnavailableError(
+    'lease store',
+    'the application is shutting down and takes no new leases.',
+    { key, retryable: false },
+  );
+}
+
+function tooLate(key: string): StoreUnavailableError {
+  return new StoreUnavailableError(
+    'lease store',
+    'grants arrive too late to be used; ttlMs is too short for its answers.',
+    { key },
+  );
 }
 
 /** The pause of the head of a line between two tries, shortened or lengthened by hints. */
@@ -464,10 +594,10 @@ class Pause {
   }
 
   /** Ends the pause now. */
-  wake(): void {
+  readonly wake = (): void => {
     this.woken = true;
     this.rearm?.();
-  }
+  };
 
   readonly hear = ({ waiterId, reservedMs }: WakeHint): void => {
     const mine = waiterId === undefined || waiterId === this.waiterId;

@@ -36,7 +36,12 @@ export interface ReleaseRequest {
    * Who in this process is next. It is granted the key in the same step, unless another process waits: then that one is
    * served, and `waiterId` is put behind it.
    */
-  readonly successor?: { readonly owner: string; readonly ttlMs: number; readonly waiterId: string; readonly forMs: number };
+  readonly successor?: {
+    readonly owner: string;
+    readonly ttlMs: number;
+    readonly waiterId: string;
+    readonly forMs: number;
+  };
 }
 
 export type ReleaseAnswer =

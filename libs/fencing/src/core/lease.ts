@@ -1,6 +1,12 @@
 import { createHash } from 'node:crypto';
 import type { Clock } from './clock.js';
-import { type FencingError, LeaseLostError, LeaseReleasedError, LeaseUncertainError, StaleGenerationError } from './errors.js';
+import {
+  type FencingError,
+  LeaseLostError,
+  LeaseReleasedError,
+  LeaseUncertainError,
+  StaleGenerationError,
+} from './errors.js';
 import type { Grant } from './lease-store.js';
 import { keyLabel } from './key-label.js';
 import type { FencingLogger } from './logger.js';
@@ -57,6 +63,8 @@ export class HeldLease extends Lease implements Grant {
   /** Whether the method it was taken for has begun. */
   started = false;
   acceptedWrites = 0;
+  /** Whether the call that took it is over, whatever became of the lease. Late work of the call does not stand on it. */
+  isOver = false;
 
   private deadline = -Infinity;
   private phase: LeaseState = 'held';
@@ -87,7 +95,10 @@ export class HeldLease extends Lease implements Grant {
     this.lookAtClock();
     if (!this.controller) {
       this.controller = containedController((error) =>
-        this.host.logger.error(`A listener on the signal of lease ${keyLabel(this.key)} threw; it was contained.`, error),
+        this.host.logger.error(
+          `A listener on the signal of lease ${keyLabel(this.key)} threw; it was contained.`,
+          error,
+        ),
       );
       // A released lease did not fail: its signal stays as it was.
       if (this.endReason && this.phase !== 'released') this.controller.abort(this.endReason);
@@ -105,7 +116,10 @@ export class HeldLease extends Lease implements Grant {
   }
 
   idempotencyKey(name: string): string {
-    return createHash('sha256').update(JSON.stringify([this.key, name])).digest('hex').slice(0, 32);
+    return createHash('sha256')
+      .update(JSON.stringify([this.key, name]))
+      .digest('hex')
+      .slice(0, 32);
   }
 
   /** Why nothing more may be done under this lease, or `undefined` while it is held or uncertain. Looks at the clock first. */
@@ -154,6 +168,7 @@ export class HeldLease extends Lease implements Grant {
 
   /** The call that took it is over. */
   finish(): void {
+    this.isOver = true;
     this.end('released', new LeaseReleasedError(this.key, this.generation));
   }
 

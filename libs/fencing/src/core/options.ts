@@ -82,11 +82,14 @@ export function resolveLeaseOptions(
   options: LeaseOptions = {},
   base: ResolvedLeaseOptions = DEFAULTS,
 ): ResolvedLeaseOptions {
-  checkNames(where, options, Object.keys(CHECKS));
+  checkNames(where, options, LEASE_OPTION_NAMES);
   const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
   for (const [name, value] of Object.entries(given)) CHECKS[name as keyof LeaseOptions](where, value);
   return Object.freeze({ ...base, ...given });
 }
+
+/** The names of all lease options. */
+export const LEASE_OPTION_NAMES: readonly string[] = Object.keys(CHECKS);
 
 /** @throws FencingConfigError where `options` is no object or has a name that is not among `allowed` */
 export function checkNames(where: string, options: unknown, allowed: readonly string[]): void {
@@ -112,9 +115,30 @@ export function checkMs(where: string, name: string, value: unknown, least: numb
 /** @throws FencingConfigError unless `value` is one of `choices` */
 export function checkChoice(where: string, name: string, value: unknown, choices: readonly unknown[]): void {
   if (choices.includes(value)) return;
-  throw new FencingConfigError(`${where}: ${name} must be ${choices.map(show).join(' or ')}, got ${show(value)}.`);
+  throw new FencingConfigError(
+    `${where}: ${name} must be ${choices.map(show).join(' or ')}, got ${show(value)}.`,
+  );
 }
 
-function show(value: unknown): string {
-  return typeof value === 'string' ? `'${value}'` : Array.isArray(value) ? 'an array' : typeof value === 'object' && value ? 'an object' : String(value);
+/** @throws FencingConfigError unless `value` is a function */
+export function checkFunction(where: string, name: string, value: unknown): void {
+  if (typeof value !== 'function')
+    throw new FencingConfigError(`${where}: ${name} must be a function, got ${show(value)}.`);
+}
+
+/** The name of an instance of the module. @throws FencingConfigError unless it is missing or a text */
+export function checkInstanceName(where: string, value: unknown): void {
+  if (value === undefined || (typeof value === 'string' && value.trim() !== '')) return;
+  throw new FencingConfigError(`${where}: name must be a non-empty text, got ${show(value)}.`);
+}
+
+/** How a wrong value is named in a message. */
+export function show(value: unknown): string {
+  return typeof value === 'string'
+    ? `'${value}'`
+    : Array.isArray(value)
+      ? 'an array'
+      : typeof value === 'function' || (typeof value === 'object' && value)
+        ? `${typeof value === 'function' ? 'a' : 'an'} ${typeof value}`
+        : String(value);
 }

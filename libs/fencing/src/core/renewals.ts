@@ -26,11 +26,10 @@ export class Renewals {
     this.schedule(lease, lease.grantedAt + lease.options.ttlMs / 3);
   }
 
+  /** Its slot stays, perhaps empty, until it is due: the timer need not be set anew for every short call. */
   remove(lease: HeldLease): void {
     lease.slot?.delete(lease);
     lease.slot = undefined;
-    if (this.slots.size > 0) return;
-    this.disarm();
   }
 
   /** Asks the store for this lease now. Resolves when it answered, or failed to. */
@@ -79,10 +78,12 @@ export class Renewals {
         // The event loop may have been blocked: the deadline is looked at before anything else.
         if (lease.ended()) continue;
         if (lease.awaitingRenewal) lease.doubt();
-        batch.push(lease);
+        // With `onUncertain: 'stop'` the doubt has ended it.
+        if (!lease.ended()) batch.push(lease);
       }
     }
-    for (let from = 0; from < batch.length; from += LARGEST_BATCH) void this.renew(batch.slice(from, from + LARGEST_BATCH));
+    for (let from = 0; from < batch.length; from += LARGEST_BATCH)
+      void this.renew(batch.slice(from, from + LARGEST_BATCH));
     const next = Math.min(...this.slots.keys());
     if (next < this.armedFor) this.arm(next);
   };

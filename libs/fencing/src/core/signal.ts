@@ -15,8 +15,10 @@ export function containedController(report: (error: unknown) => void): AbortCont
     if (!wrapper) {
       wrapper = (event) => {
         try {
-          const result = typeof listener === 'function' ? listener.call(signal, event) : listener.handleEvent(event);
-          if (typeof (result as PromiseLike<unknown> | undefined)?.then === 'function') Promise.resolve(result).catch(report);
+          const result =
+            typeof listener === 'function' ? listener.call(signal, event) : listener.handleEvent(event);
+          if (typeof (result as PromiseLike<unknown> | undefined)?.then === 'function')
+            Promise.resolve(result).catch(report);
         } catch (error) {
           report(error);
         }
@@ -28,7 +30,8 @@ export function containedController(report: (error: unknown) => void): AbortCont
 
   const add = signal.addEventListener.bind(signal) as ListenerMethod;
   const remove = signal.removeEventListener.bind(signal) as ListenerMethod;
-  const addContained: ListenerMethod = (type, listener, options) => add(type, listener && contain(listener), options);
+  const addContained: ListenerMethod = (type, listener, options) =>
+    add(type, listener && contain(listener), options);
   const removeContained: ListenerMethod = (type, listener, options) =>
     remove(type, listener && (wrappers.get(listener) ?? listener), options);
   Object.defineProperty(signal, 'addEventListener', { value: addContained });

@@ -12,17 +12,33 @@ export function within<T>(clock: Clock, ms: number, work: Promise<T>, tooLate: (
         cancel();
         resolve(value);
       },
-      (error: unknown) => {
+      (error: Error) => {
         cancel();
-        reject(error as Error);
+        reject(error);
       },
     );
+  });
+}
+
+/** Settles like `work`, or rejects with `aborted()` once `signal` aborts. The work itself goes on. */
+export function unlessAborted<T>(
+  work: Promise<T>,
+  signal: AbortSignal | undefined,
+  aborted: () => Error,
+): Promise<T> {
+  if (!signal) return work;
+  return new Promise((resolve, reject) => {
+    const onAbort = (): void => reject(aborted());
+    if (signal.aborted) onAbort();
+    signal.addEventListener('abort', onAbort, { once: true });
+    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', onAbort));
   });
 }
 
 /** Waits `ms`, or until `signal` aborts. */
 export function sleep(clock: Clock, ms: number, signal?: AbortSignal): Promise<void> {
   return new Promise((resolve) => {
+    if (signal?.aborted) return resolve();
     const done = () => {
       cancel();
       signal?.removeEventListener('abort', done);

@@ -25,7 +25,12 @@ export function currentLeasePositions(target: object, method: string | symbol): 
 }
 
 /** `args` with the lease where the method wants it. */
-export function withCurrentLease(target: object, method: string | symbol, args: unknown[], lease: Lease | undefined): unknown[] {
+export function withCurrentLease(
+  target: object,
+  method: string | symbol,
+  args: unknown[],
+  lease: Lease | undefined,
+): unknown[] {
   const positions = currentLeasePositions(target, method);
   if (positions.length === 0) return args;
   const filled = [...args];

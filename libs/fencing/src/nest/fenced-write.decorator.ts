@@ -2,9 +2,9 @@ import { currentFrame } from '../core/context.js';
 import { FencingConfigError } from '../core/errors.js';
 import type { IsolationLevel } from '../core/fence.js';
 import type { WriteOptions } from '../core/fenced-writes.js';
-import { checkKey } from '../core/key.js';
+import { checkBuiltKey } from '../core/key.js';
 import { fingerprintOf } from '../core/operation.js';
-import { checkChoice, checkNames } from '../core/options.js';
+import { checkChoice, checkFunction, checkInstanceName, checkNames, show } from '../core/options.js';
 import { currentLeasePositions, withCurrentLease } from './current-lease.decorator.js';
 import { wrapMethod } from './wrap-method.js';
 
@@ -19,7 +19,9 @@ export interface FencedWriteOptions<Args extends readonly unknown[] = readonly n
   name?: string;
 }
 
-type MethodFor<Args extends readonly unknown[]> = { method(...args: [...Args, ...any[]]): any }['method'];
+type MethodFor<Args extends readonly unknown[]> = {
+  method(...args: [...Args, ...never[]]): unknown;
+}['method'];
 
 const ISOLATION_LEVELS: readonly IsolationLevel[] = ['READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'];
 
@@ -33,24 +35,34 @@ const ISOLATION_LEVELS: readonly IsolationLevel[] = ['READ COMMITTED', 'REPEATAB
  * Calls reject with `NoLeaseError`, `StaleGenerationError`, `LeaseLostError`, `LeaseReleasedError`, `LeaseUncertainError`,
  * `StoreUnavailableError`, `CommitUnknownError`, `WriteRolledBackError`, `OperationConflictError`, or what the method throws.
  */
-export function FencedWrite<const Args extends readonly any[] = []>(options: FencedWriteOptions<Args> = {}) {
-  return <M extends MethodFor<Args>>(target: object, method: string | symbol, descriptor: TypedPropertyDescriptor<M>): void => {
+export function FencedWrite<const Args extends readonly unknown[] = []>(
+  options: FencedWriteOptions<Args> = {},
+) {
+  return <M extends MethodFor<Args>>(
+    target: object,
+    method: string | symbol,
+    descriptor: TypedPropertyDescriptor<M>,
+  ): void => {
     const where = `@FencedWrite on ${target.constructor.name}.${String(method)}`;
     checkWriteOptions(where, options, ['operation', 'name']);
     const { operation, name, ...writeOptions } = options;
-    if (operation !== undefined && typeof operation !== 'function') {
-      throw new FencingConfigError(`${where}: operation must be a function of the arguments that returns the operation's id.`);
-    }
+    checkInstanceName(where, name);
+    if (operation !== undefined)
+      checkFunction(where, 'operation (it makes an id of the arguments)', operation);
     wrapMethod(target, method, descriptor, {
       decorator: '@FencedWrite',
       instanceName: name,
       needsFence: true,
       call: async (runtime, args, body) => {
         const { writes } = await runtime.start();
-        return writes.write(where, { ...writeOptions, operation: operation && operationOf(where, operation, args, target, method) }, async () => {
-          const lease = currentFrame().leases.at(-1);
-          return body(withCurrentLease(target, method, args, lease));
-        });
+        return writes.write(
+          where,
+          { ...writeOptions, operation: operation && operationOf(where, operation, args, target, method) },
+          async () => {
+            const lease = currentFrame().leases.at(-1);
+            return body(withCurrentLease(target, method, args, lease));
+          },
+        );
       },
     });
   };
@@ -62,7 +74,9 @@ export function checkWriteOptions(where: string, options: WriteOptions, more: re
   if (options.isolation !== undefined) checkChoice(where, 'isolation', options.isolation, ISOLATION_LEVELS);
   const { retries } = options;
   if (retries !== undefined && !(Number.isInteger(retries) && retries >= 0 && retries <= 100)) {
-    throw new FencingConfigError(`${where}: retries must be a whole number from 0 to 100, got ${String(retries)}.`);
+    throw new FencingConfigError(
+      `${where}: retries must be a whole number from 0 to 100, got ${show(retries)}.`,
+    );
   }
 }
 
@@ -73,7 +87,7 @@ function operationOf<Args extends readonly unknown[]>(
   target: object,
   method: string | symbol,
 ) {
-  const id = checkKey(where, operation(...(args as unknown as Args)), 'an operation id');
+  const id = checkBuiltKey(where, operation(...(args as unknown as Args)), 'an operation id');
   const leases = currentLeasePositions(target, method);
   const payload = args.filter((_, i) => !leases.includes(i));
   return { where, id, fingerprint: fingerprintOf(where, payload) };

@@ -1,5 +1,5 @@
 import { type ArgumentsHost, Catch, type ExceptionFilter } from '@nestjs/common';
-import { BaseExceptionFilter, type HttpAdapterHost } from '@nestjs/core';
+import { BaseExceptionFilter, HttpAdapterHost } from '@nestjs/core';
 import { throwError } from 'rxjs';
 import { FencingError, type FencingErrorCode, LeaseBusyError } from '../core/errors.js';
 
@@ -18,30 +18,50 @@ const ANSWERS: Partial<Record<FencingErrorCode, { status: number; title: string 
 };
 
 /**
- * Answers errors of this package over HTTP as problem details (RFC 9457). Registered by the module unless `httpErrors: false`.
- * Other transports get the error itself.
+ * Answers errors of this package over HTTP as problem details (RFC 9457), and over message transports as plain objects with
+ * their `code`. Registered by the module unless `httpErrors: false`; then for single controllers with `@UseFilters`.
  */
 @Catch(FencingError)
 export class FencingExceptionFilter implements ExceptionFilter {
-  constructor(
-    private readonly adapterHost: HttpAdapterHost,
-    private readonly settings: { readonly httpErrors: boolean } = { httpErrors: true },
-  ) {}
+  constructor(private readonly adapterHost: HttpAdapterHost) {}
 
   catch(error: FencingError, host: ArgumentsHost): unknown {
     const transport = host.getType<string>();
-    if (transport === 'rpc') return throwError(() => error);
+    // Messages carry plain objects: what Nest's own filters send, and the code, which is all that a caller needs to decide.
+    const payload = { status: 'error', message: error.message, code: error.code };
+    if (transport === 'rpc') return throwError(() => payload);
+    if (transport === 'ws') {
+      host
+        .switchToWs()
+        .getClient<{ emit?(event: string, payload: object): unknown }>()
+        .emit?.('exception', payload);
+      return undefined;
+    }
     if (transport !== 'http') return error;
     const { httpAdapter } = this.adapterHost;
-    const answer = this.settings.httpErrors ? ANSWERS[error.code] : undefined;
+    const answer = ANSWERS[error.code];
     if (!answer) return new BaseExceptionFilter(httpAdapter).catch(error, host);
     const response = host.switchToHttp().getResponse<unknown>();
     if (httpAdapter.isHeadersSent(response)) return httpAdapter.end(response);
     httpAdapter.setHeader(response, 'Content-Type', 'application/problem+json');
     if (error instanceof LeaseBusyError) {
-      httpAdapter.setHeader(response, 'Retry-After', String(Math.max(1, Math.ceil(error.retryAfterMs / 1_000))));
+      httpAdapter.setHeader(
+        response,
+        'Retry-After',
+        String(Math.max(1, Math.ceil(error.retryAfterMs / 1_000))),
+      );
     }
-    httpAdapter.reply(response, { type: 'about:blank', ...answer, code: error.code, detail: error.message }, answer.status);
+    httpAdapter.reply(
+      response,
+      { type: 'about:blank', ...answer, code: error.code, detail: error.message },
+      answer.status,
+    );
     return undefined;
   }
+}
+
+/** Stands where the application wants no filter: it catches what nothing throws. */
+@Catch(class Nothing {})
+export class NoExceptionFilter implements ExceptionFilter {
+  catch(): void {}
 }

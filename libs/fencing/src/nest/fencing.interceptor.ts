@@ -11,14 +11,17 @@ interface Response {
 
 /**
  * Comes with `@Leased` and `@FencedWrite` on handlers of controllers, gateways and resolvers: carries the request into the
- * context, for keys like `{params.id}`, and answers the header `Fencing-Generation`.
+ * context, for keys like `{params.id}`, and answers the header `Fencing-Generation` (not for SSE, whose headers Nest sends
+ * before the handler runs).
  */
 @Injectable()
 export class FencingInterceptor implements NestInterceptor {
   intercept(context: ExecutionContext, next: CallHandler): Observable<unknown> {
     const request = requestOf(context);
     // Nest binds the context of the handler in handle(), so it is called inside.
-    return new Observable((subscriber) => runInFrame({ ...currentFrame(), request }, () => next.handle().subscribe(subscriber)));
+    return new Observable((subscriber) =>
+      runInFrame({ ...currentFrame(), request }, () => next.handle().subscribe(subscriber)),
+    );
   }
 }
 
@@ -26,7 +29,10 @@ function requestOf(context: ExecutionContext): RequestFrame {
   switch (context.getType<string>()) {
     case 'http': {
       const http = context.switchToHttp();
-      return { ...partsOf(http.getRequest()), granted: (lease) => answerGeneration(http.getResponse(), lease) };
+      return {
+        ...partsOf(http.getRequest()),
+        granted: (lease) => answerGeneration(http.getResponse(), lease),
+      };
     }
     case 'graphql': {
       const [, args, graph] = context.getArgs<[unknown, unknown, { req?: RequestFrame } | undefined]>();

@@ -1,6 +1,6 @@
 import { type DynamicModule, Module, type Provider } from '@nestjs/common';
 import { APP_FILTER, DiscoveryService, HttpAdapterHost, ModuleRef } from '@nestjs/core';
-import { FencingExceptionFilter } from './fencing-exception.filter.js';
+import { FencingExceptionFilter, NoExceptionFilter } from './fencing-exception.filter.js';
 import {
   type ASYNC_OPTIONS_TYPE,
   ConfigurableModuleClass,
@@ -10,6 +10,7 @@ import {
 } from './fencing.module-definition.js';
 import { FencingRuntime } from './fencing.runtime.js';
 import { FencingService } from './fencing.service.js';
+import { checkAsyncOptions, checkSyncOptions } from './module-options.js';
 import { DEFAULT_INSTANCE, fencingServiceToken, runtimeToken } from './tokens.js';
 
 /**
@@ -21,10 +22,12 @@ import { DEFAULT_INSTANCE, fencingServiceToken, runtimeToken } from './tokens.js
 @Module({})
 export class FencingModule extends ConfigurableModuleClass {
   static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
+    checkSyncOptions(options);
     return withInstance(super.forRoot(options), options.name);
   }
 
   static override forRootAsync(options: typeof ASYNC_OPTIONS_TYPE): DynamicModule {
+    checkAsyncOptions(options);
     return withInstance(super.forRootAsync(options), options.name);
   }
 }
@@ -40,14 +43,19 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
       useFactory: (options: FencingModuleOptions, moduleRef: ModuleRef, discovery: DiscoveryService) =>
         new FencingRuntime(name, options, moduleRef, discovery),
     },
-    { provide: service, inject: [token], useFactory: (runtime: FencingRuntime) => new FencingService(runtime) },
+    {
+      provide: service,
+      inject: [token],
+      useFactory: (runtime: FencingRuntime) => new FencingService(runtime),
+    },
     // One filter is enough for all instances: it goes by the kind of error.
     ...(isDefault
       ? [
           {
             provide: APP_FILTER,
             inject: [HttpAdapterHost, token],
-            useFactory: (host: HttpAdapterHost, runtime: FencingRuntime) => new FencingExceptionFilter(host, runtime),
+            useFactory: (host: HttpAdapterHost, runtime: FencingRuntime) =>
+              runtime.httpErrors ? new FencingExceptionFilter(host) : new NoExceptionFilter(),
           },
         ]
       : []),

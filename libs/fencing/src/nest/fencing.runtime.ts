@@ -14,11 +14,13 @@ import type { BuildKey } from '../core/key.js';
 import { LeaseKeeper } from '../core/lease-keeper.js';
 import type { LeaseStore } from '../core/lease-store.js';
 import type { Lease } from '../core/lease.js';
-import { checkChoice, checkMs, checkNames, type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
+import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
 import type { FenceSource } from '../core/sources.js';
-import { adoptInstances } from './adopt-instances.js';
+import { InstanceAdopter } from './adopt-instances.js';
 import type { FencingModuleOptions } from './fencing.module-definition.js';
+import { checkLeaseStore, checkModuleOptions, isFence } from './module-options.js';
 import { streamedResult } from './streamed-result.js';
+import { runtimeToken } from './tokens.js';
 
 /** What `@Leased` knows of its method. */
 export interface LeasedDefinition {
@@ -37,13 +39,15 @@ interface Parts {
 }
 
 /** The runtimes of this process, by name: for instances that Nest did not inject one into. */
-const live = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing/runtimes')] ??= new Set()) as Set<FencingRuntime>;
+const live = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing/runtimes')] ??=
+  new Set()) as Set<FencingRuntime>;
 
 /** One instance of the package in one application: what the decorators and `FencingService` call. */
 export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
   private readonly logger = new Logger('Fencing');
   private readonly defaults: ResolvedLeaseOptions;
   private readonly resolved = new WeakMap<object, ResolvedLeaseOptions>();
+  private readonly adopter = new InstanceAdopter(this);
   private parts: Parts | undefined;
   private starting: Promise<Parts> | undefined;
 
@@ -82,32 +86,46 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
 
   async onModuleInit(): Promise<void> {
     live.add(this);
-    adoptInstances(this, this.discovery);
-    const { store, fence } = await this.start();
-    await fence?.check();
     try {
-      for (const { problem, consequence, fix } of await store.check()) this.logger.warn(`${problem} ${consequence} ${fix}`);
+      this.refuseTwins();
+      this.adopter.adoptAll(this.discovery);
+      const { store, fence } = await this.start();
+      await fence?.check();
+      await this.checkStore(store);
     } catch (error) {
-      // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
-      if (!(error instanceof StoreUnavailableError)) throw error;
-      this.logger.warn(`${error.message} The application starts; calls that need a lease fail until it answers.`);
+      // Nobody closes an application that did not start.
+      await this.onApplicationShutdown().catch(() => undefined);
+      throw error;
     }
+  }
+
+  /** Makes this the runtime of an instance. @throws FencingConfigError where it would run unprotected */
+  adopt(instance: object): void {
+    this.adopter.adopt(instance);
   }
 
   async beforeApplicationShutdown(): Promise<void> {
     if (!this.parts) return;
     const cut = await this.parts.keeper.stop(this.options.drainMs ?? 10_000);
-    if (cut > 0) this.logger.warn(`${cut} leased method${cut === 1 ? ' was' : 's were'} still running after drainMs; aborted, and released.`);
+    if (cut > 0)
+      this.logger.warn(
+        `${cut} leased method${cut === 1 ? ' was' : 's were'} still running after drainMs; aborted, and released.`,
+      );
   }
 
   async onApplicationShutdown(): Promise<void> {
     live.delete(this);
+    this.adopter.close();
     await this.parts?.store.close();
     await this.parts?.fence?.close();
   }
 
   /** Runs a method under its leases. */
-  async leased(definition: LeasedDefinition, args: unknown[], body: (leases: readonly Lease[]) => unknown): Promise<unknown> {
+  async leased(
+    definition: LeasedDefinition,
+    args: unknown[],
+    body: (leases: readonly Lease[]) => unknown,
+  ): Promise<unknown> {
     const { keeper } = this.parts ?? (await this.start());
     const { request } = currentFrame();
     const keys: string[] = [];
@@ -138,29 +156,56 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
 
   private optionsOf(definition: LeasedDefinition): ResolvedLeaseOptions {
     let options = this.resolved.get(definition);
-    if (!options) this.resolved.set(definition, (options = this.resolveOptions(definition.where, definition.options)));
+    if (!options)
+      this.resolved.set(definition, (options = this.resolveOptions(definition.where, definition.options)));
     return options;
+  }
+
+  /** Two runtimes of one name would not know each other's leases: a leased call inside another would wait for itself. */
+  private refuseTwins(): void {
+    const twins = this.discovery.getProviders().filter(({ token }) => token === runtimeToken(this.name));
+    if (twins.length < 2) return;
+    throw new FencingConfigError(
+      `FencingModule is imported ${twins.length} times under the name '${this.name}'. Import it once, in the root module; ` +
+        'it is global. For a second lease store or database give the second one a name.',
+    );
+  }
+
+  private async checkStore(store: LeaseStore): Promise<void> {
+    try {
+      for (const { problem, consequence, fix } of await store.check())
+        this.logger.warn(`${problem} ${consequence} ${fix}`);
+    } catch (error) {
+      // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
+      if (!(error instanceof StoreUnavailableError)) throw error;
+      this.logger.warn(
+        `${error.message} The application starts; calls that need a lease fail until it answers.`,
+      );
+    }
   }
 
   private async create(): Promise<Parts> {
     const store = await this.options.leases;
-    // By its face, not by its class: it may come from the other copy (ESM or CommonJS) of the package.
-    if (typeof (store as Partial<LeaseStore> | undefined)?.acquire !== 'function') {
-      throw new FencingConfigError('FencingModule: leases must be a LeaseStore, such as redisLeases(redis) or memoryLeases().');
-    }
+    checkLeaseStore(store);
     const fence = this.createFence();
     const logger = {
       warn: (message: string) => this.logger.warn(message),
-      error: (message: string, cause?: unknown) => this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
+      error: (message: string, cause?: unknown) =>
+        this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
     };
-    const keeper = new LeaseKeeper({ store, fence, clock: systemClock, logger, storeTimeoutMs: this.options.storeTimeoutMs ?? 2_000 });
+    const keeper = new LeaseKeeper({
+      store,
+      fence,
+      clock: systemClock,
+      logger,
+      storeTimeoutMs: this.options.storeTimeoutMs ?? 2_000,
+    });
     return { store, fence, keeper, writes: new FencedWrites(keeper, fence) };
   }
 
   private createFence(): Fence | undefined {
     const { fence } = this.options;
-    if (fence === undefined || 'activate' in fence) return fence;
-    if (typeof fence.create !== 'function') throw new FencingConfigError('FencingModule: fence must be typeOrmFence(…) or a Fence.');
+    if (fence === undefined || isFence(fence)) return fence;
     return fence.create(fence.token === undefined ? undefined : this.provider(fence));
   }
 
@@ -171,16 +216,4 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       throw new FencingConfigError(tokenHelp, error);
     }
   }
-}
-
-function checkModuleOptions(options: FencingModuleOptions): ResolvedLeaseOptions {
-  const where = 'FencingModule';
-  checkNames(where, options, ['leases', 'fence', 'defaults', 'storeTimeoutMs', 'drainMs', 'httpErrors', 'isGlobal', 'name']);
-  if (options.leases === undefined || options.leases === null) {
-    throw new FencingConfigError('FencingModule: leases is missing. Give it redisLeases(redis) or memoryLeases().');
-  }
-  if (options.storeTimeoutMs !== undefined) checkMs(where, 'storeTimeoutMs', options.storeTimeoutMs, 10);
-  if (options.drainMs !== undefined) checkMs(where, 'drainMs', options.drainMs, 0);
-  if (options.httpErrors !== undefined) checkChoice(where, 'httpErrors', options.httpErrors, [true, false]);
-  return resolveLeaseOptions(`${where} defaults`, options.defaults);
 }

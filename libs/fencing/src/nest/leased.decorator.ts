@@ -1,6 +1,12 @@
 import { type KeySource, readKeySource } from '../core/key.js';
 import { FencingConfigError } from '../core/errors.js';
-import { type LeaseOptions, resolveLeaseOptions } from '../core/options.js';
+import {
+  checkInstanceName,
+  checkNames,
+  LEASE_OPTION_NAMES,
+  type LeaseOptions,
+  resolveLeaseOptions,
+} from '../core/options.js';
 import { withCurrentLease } from './current-lease.decorator.js';
 import type { LeasedDefinition } from './fencing.runtime.js';
 import { wrapMethod } from './wrap-method.js';
@@ -12,7 +18,9 @@ export interface LeasedOptions extends LeaseOptions {
 }
 
 /** A method whose arguments fit the key function; bivariant, so that `(order: { id: string })` fits a method of `Order`. */
-type MethodFor<Args extends readonly unknown[]> = { method(...args: [...Args, ...any[]]): any }['method'];
+type MethodFor<Args extends readonly unknown[]> = {
+  method(...args: [...Args, ...never[]]): unknown;
+}['method'];
 
 /**
  * Runs the method under a lease of `key`, renewed while it runs and released before its caller gets the result. Inside a call
@@ -30,23 +38,33 @@ type MethodFor<Args extends readonly unknown[]> = { method(...args: [...Args, ..
  *
  * Calls reject with `LeaseBusyError`, `StoreUnavailableError`, `LeaseKeyError`, `LeaseLostError`, or what the method throws.
  */
-export function Leased<const Args extends readonly any[] = []>(
+export function Leased<const Args extends readonly unknown[] = []>(
   key: KeySource<Args> | readonly KeySource<Args>[],
   options: LeasedOptions = {},
 ) {
-  return <M extends MethodFor<Args>>(target: object, method: string | symbol, descriptor: TypedPropertyDescriptor<M>): void => {
+  return <M extends MethodFor<Args>>(
+    target: object,
+    method: string | symbol,
+    descriptor: TypedPropertyDescriptor<M>,
+  ): void => {
     const where = `@Leased on ${target.constructor.name}.${String(method)}`;
+    checkNames(where, options, [...LEASE_OPTION_NAMES, 'name']);
     const { name, ...leaseOptions } = options;
-    if (name !== undefined && (typeof name !== 'string' || name === '')) throw new FencingConfigError(`${where}: name must be a non-empty text.`);
+    checkInstanceName(where, name);
     resolveLeaseOptions(where, leaseOptions);
     const sources = (Array.isArray(key) ? key : [key]) as readonly KeySource[];
     if (sources.length === 0) throw new FencingConfigError(`${where}: the array of keys is empty.`);
-    const definition: LeasedDefinition = { where, keys: sources.map((source) => readKeySource(where, source)), options: leaseOptions };
+    const definition: LeasedDefinition = {
+      where,
+      keys: sources.map((source) => readKeySource(where, source)),
+      options: leaseOptions,
+    };
     wrapMethod(target, method, descriptor, {
       decorator: '@Leased',
       instanceName: name,
       needsFence: false,
-      call: (runtime, args, body) => runtime.leased(definition, args, (leases) => body(withCurrentLease(target, method, args, leases[0]))),
+      call: (runtime, args, body) =>
+        runtime.leased(definition, args, (leases) => body(withCurrentLease(target, method, args, leases[0]))),
     });
   };
 }

@@ -6,7 +6,8 @@ export const DEFAULT_INSTANCE = 'default';
  * and the CommonJS copy of the package mean the same.
  */
 export function runtimeToken(name = DEFAULT_INSTANCE): symbol {
-  const call = name === DEFAULT_INSTANCE ? 'FencingModule.forRoot()' : `FencingModule.forRoot({ name: '${name}' })`;
+  const call =
+    name === DEFAULT_INSTANCE ? 'FencingModule.forRoot()' : `FencingModule.forRoot({ name: '${name}' })`;
   return Symbol.for(`nestjs-fencing: import ${call} in the root module`);
 }
 

@@ -27,7 +27,8 @@ export interface RedisLeaseStoreOptions {
 /** How long a freed key is kept for the process that was woken, ms. */
 const RESERVED_MS = 100;
 /** Failures that pass by themselves: a fail-over, a restart, a slot on the move. */
-const PASSING = /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b/;
+const PASSING =
+  /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b/;
 /** At most one reconnection in this time, ms. */
 const RECONNECT_EVERY_MS = 1_000;
 
@@ -46,27 +47,38 @@ export class RedisLeaseStore extends LeaseStore {
   }
 
   async check(): Promise<StoreFinding[]> {
-    const version = /redis_version:(\d+)\.(\d+)/.exec(String(await this.ask(() => this.client.call('INFO', 'server'))));
+    const version = /redis_version:(\d+)\.(\d+)/.exec(
+      String(await this.ask(() => this.client.call('INFO', 'server'))),
+    );
     if (version && Number(version[1]) * 100 + Number(version[2]) < 602) {
-      throw new FencingConfigError(`Redis ${version[1]}.${version[2]} is too old for leases: version 6.2 or newer is needed (LPOS in scripts).`);
+      throw new FencingConfigError(
+        `Redis ${version[1]}.${version[2]} is too old for leases: version 6.2 or newer is needed (LPOS in scripts).`,
+      );
     }
     for (const script of SCRIPTS) {
-      await this.ask(() => this.client.call('SCRIPT', 'LOAD', script.lua)).catch((error: StoreUnavailableError) => {
-        if (/NOPERM|unknown command/i.test(String(error.message))) {
-          throw new FencingConfigError('Redis does not allow this user to run scripts (SCRIPT, EVALSHA, EVAL); leases need them.', error);
-        }
-        throw error;
-      });
+      await this.ask(() => this.client.call('SCRIPT', 'LOAD', script.lua)).catch(
+        (error: StoreUnavailableError) => {
+          if (/NOPERM|unknown command/i.test(String(error.message))) {
+            throw new FencingConfigError(
+              'Redis does not allow this user to run scripts (SCRIPT, EVALSHA, EVAL); leases need them.',
+              error,
+            );
+          }
+          throw error;
+        },
+      );
     }
     return this.checkEviction();
   }
 
   async acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
     const { lease, generation, waiters } = this.names(key);
-    const answer = (await this.run(key, acquireScript, [lease, generation, waiters], [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs)])) as [
-      number,
-      string | number,
-    ];
+    const answer = (await this.run(
+      key,
+      acquireScript,
+      [lease, generation, waiters],
+      [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs)],
+    )) as [number, string | number];
     if (answer[0] === 1) return { granted: true, generation: Number(answer[1]) };
     // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
     return { granted: false, remainingMs: Number(answer[1]) < 0 ? ttlMs : Number(answer[1]) };
@@ -74,21 +86,26 @@ export class RedisLeaseStore extends LeaseStore {
 
   async renew(requests: readonly RenewRequest[]): Promise<boolean[]> {
     const leases = requests.map(({ key }) => this.names(key).lease);
-    const answer = await this.run(undefined, renewScript, leases, requests.flatMap(({ owner, ttlMs }) => [owner, ttlMs]));
+    const answer = await this.run(
+      undefined,
+      renewScript,
+      leases,
+      requests.flatMap(({ owner, ttlMs }) => [owner, ttlMs]),
+    );
     return (answer as number[]).map((one) => one === 1);
   }
 
   async release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
     const { lease, generation, waiters, channel } = this.names(key);
-    const next = successor ? [successor.owner, successor.ttlMs, successor.waiterId, whole(successor.forMs)] : ['', 0, '', 1];
-    const [outcome, value] = (await this.run(key, releaseScript, [lease, generation, waiters], [
-      owner,
-      holdMs === undefined ? 0 : whole(holdMs),
-      channel,
+    const next = successor
+      ? [successor.owner, successor.ttlMs, successor.waiterId, whole(successor.forMs)]
+      : ['', 0, '', 1];
+    const [outcome, value] = (await this.run(
       key,
-      RESERVED_MS,
-      ...next,
-    ])) as [number, (string | number)?];
+      releaseScript,
+      [lease, generation, waiters],
+      [owner, holdMs === undefined ? 0 : whole(holdMs), channel, key, RESERVED_MS, ...next],
+    )) as [number, (string | number)?];
     if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
     if (outcome === 3) return { held: true, successor: { waitMs: Number(value) } };
     return { held: outcome === 1 };
@@ -121,15 +138,26 @@ export class RedisLeaseStore extends LeaseStore {
 
   private names(key: string) {
     const bucket = `${this.options.prefix}:{${bucketOf(key)}}`;
-    return { lease: `${bucket}:lease:${key}`, waiters: `${bucket}:waiters:${key}`, generation: `${bucket}:generation`, channel: `${bucket}:wake` };
+    return {
+      lease: `${bucket}:lease:${key}`,
+      waiters: `${bucket}:waiters:${key}`,
+      generation: `${bucket}:generation`,
+      channel: `${bucket}:wake`,
+    };
   }
 
   /** EVALSHA, and EVAL on a server that does not know the script (restarted, failed over, flushed). */
-  private run(key: string | undefined, script: Script, keys: string[], args: (string | number)[]): Promise<unknown> {
+  private run(
+    key: string | undefined,
+    script: Script,
+    keys: string[],
+    args: (string | number)[],
+  ): Promise<unknown> {
     return this.ask(
       () =>
         this.client.evalsha(script.sha, keys.length, ...keys, ...args).catch((error: unknown) => {
-          if (messageOf(error).startsWith('NOSCRIPT')) return this.client.eval(script.lua, keys.length, ...keys, ...args);
+          if (messageOf(error).startsWith('NOSCRIPT'))
+            return this.client.eval(script.lua, keys.length, ...keys, ...args);
           throw error;
         }),
       key,
@@ -141,21 +169,30 @@ export class RedisLeaseStore extends LeaseStore {
       return await send();
     } catch (error) {
       const message = messageOf(error);
-      if (message.includes('FENCING_EXHAUSTED') && key !== undefined) throw new GenerationsExhaustedError(key);
+      if (message.includes('FENCING_EXHAUSTED') && key !== undefined)
+        throw new GenerationsExhaustedError(key);
       const answered = (error as Error | undefined)?.name === 'ReplyError';
       if (message.startsWith('READONLY')) this.leaveDemotedNode();
-      throw new StoreUnavailableError('lease store', `Redis ${answered ? 'answered' : 'did not answer'}: ${message.split('\n')[0]}`, {
-        key,
-        cause: error,
-        retryable: !answered || PASSING.test(message),
-      });
+      throw new StoreUnavailableError(
+        'lease store',
+        `Redis ${answered ? 'answered' : 'did not answer'}: ${message.split('\n')[0]}`,
+        {
+          key,
+          cause: error,
+          retryable: !answered || PASSING.test(message),
+        },
+      );
     }
   }
 
   /** A demoted master keeps its connections. A Sentinel client finds the new one only when it connects anew. */
   private leaveDemotedNode(): void {
     const now = performance.now();
-    if ((!this.options.ownsClient && !this.client.options?.sentinels) || now - this.reconnectedAt < RECONNECT_EVERY_MS) return;
+    if (
+      (!this.options.ownsClient && !this.client.options?.sentinels) ||
+      now - this.reconnectedAt < RECONNECT_EVERY_MS
+    )
+      return;
     this.reconnectedAt = now;
     this.client.disconnect(true);
   }
@@ -163,12 +200,15 @@ export class RedisLeaseStore extends LeaseStore {
   private async checkEviction(): Promise<StoreFinding[]> {
     // Managed servers often forbid CONFIG; then there is nothing to find.
     const answer = await this.client.call('CONFIG', 'GET', 'maxmemory-policy').catch(() => undefined);
-    const policy = Array.isArray(answer) ? String(answer[1]) : Object.values((answer as object | undefined) ?? {}).map(String)[0];
+    const policy = Array.isArray(answer)
+      ? String(answer[1])
+      : Object.values((answer as object | undefined) ?? {}).map(String)[0];
     if (policy === undefined || policy === 'noeviction') return [];
     return [
       {
         problem: `Redis evicts keys when its memory is full (maxmemory-policy ${policy}).`,
-        consequence: 'A lease may vanish while its method runs: the method is then aborted as lost, and its later writes are refused.',
+        consequence:
+          'A lease may vanish while its method runs: the method is then aborted as lost, and its later writes are refused.',
         fix: 'Set maxmemory-policy to noeviction, or give leases a Redis of their own.',
       },
     ];

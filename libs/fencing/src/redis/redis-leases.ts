@@ -28,28 +28,39 @@ export interface RedisConnectionOptions extends RedisLeasesOptions {
  */
 export function redisLeases(client: RedisClient, options?: RedisLeasesOptions): LeaseStore;
 export function redisLeases(connection: RedisConnectionOptions): Promise<LeaseStore>;
-export function redisLeases(clientOrConnection: RedisClient | RedisConnectionOptions, options: RedisLeasesOptions = {}): LeaseStore | Promise<LeaseStore> {
+export function redisLeases(
+  clientOrConnection: RedisClient | RedisConnectionOptions,
+  options: RedisLeasesOptions = {},
+): LeaseStore | Promise<LeaseStore> {
   if (isClient(clientOrConnection)) {
     checkNames('redisLeases', options, ['prefix']);
-    return new RedisLeaseStore(clientOrConnection, { prefix: checkPrefix(options.prefix), ownsClient: false });
+    return new RedisLeaseStore(clientOrConnection, {
+      prefix: checkPrefix(options.prefix),
+      ownsClient: false,
+    });
   }
   checkNames('redisLeases', clientOrConnection, ['url', 'prefix']);
   const { url } = clientOrConnection;
   const prefix = checkPrefix(clientOrConnection.prefix);
   if (typeof url !== 'string' || !/^rediss?:\/\//.test(url)) {
-    throw new FencingConfigError("redisLeases: give an ioredis client, or { url } with a text like 'redis://localhost:6379'.");
+    throw new FencingConfigError(
+      "redisLeases: give an ioredis client, or { url } with a text like 'redis://localhost:6379'.",
+    );
   }
   return connect(url).then((client) => new RedisLeaseStore(client, { prefix, ownsClient: true }));
 }
 
 async function connect(url: string): Promise<RedisClient> {
   const { Redis } = await import('ioredis').catch((error: unknown) => {
-    throw new FencingConfigError("redisLeases({ url }) needs the package 'ioredis': npm install ioredis.", error);
+    throw new FencingConfigError(
+      "redisLeases({ url }) needs the package 'ioredis': npm install ioredis.",
+      error,
+    );
   });
   const client = new Redis(url);
   // ioredis reconnects by itself and every call has its own deadline; without a listener it prints each error.
   client.on('error', () => undefined);
-  return client as unknown as RedisClient;
+  return client;
 }
 
 function isClient(value: unknown): value is RedisClient {
@@ -59,5 +70,7 @@ function isClient(value: unknown): value is RedisClient {
 /** The prefix comes before the `{bucket}` that decides the slot of a key, so it must not contain braces itself. */
 function checkPrefix(prefix = 'fencing'): string {
   if (typeof prefix === 'string' && /^[^{}\s]+$/.test(prefix)) return prefix;
-  throw new FencingConfigError(`redisLeases: prefix must be text without spaces and braces, got ${JSON.stringify(prefix)}.`);
+  throw new FencingConfigError(
+    `redisLeases: prefix must be text without spaces and braces, got ${JSON.stringify(prefix)}.`,
+  );
 }

@@ -59,13 +59,19 @@ export class WakeUps {
 
   private connection(): RedisSubscriber {
     if (this.subscriber) return this.subscriber;
-    const subscriber = this.client.duplicate({ keyPrefix: '', lazyConnect: false, maxRetriesPerRequest: null, enableOfflineQueue: true });
+    const subscriber = this.client.duplicate({
+      keyPrefix: '',
+      lazyConnect: false,
+      maxRetriesPerRequest: null,
+      enableOfflineQueue: true,
+    });
     // Connection errors are ioredis's to mend; without a listener it prints them.
     subscriber.on('error', () => undefined);
     subscriber.on('message', (_channel, message) => this.hear(message));
     subscriber.on('ready', () => {
       // After a reconnection hints may have been missed: everyone looks again.
-      if (this.wasReady) for (const key of [...this.listeners.keys()]) this.tell(key, { waiterId: undefined, reservedMs: 0 });
+      if (this.wasReady)
+        for (const key of [...this.listeners.keys()]) this.tell(key, { waiterId: undefined, reservedMs: 0 });
       this.wasReady = true;
     });
     return (this.subscriber = subscriber);

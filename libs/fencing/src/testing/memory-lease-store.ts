@@ -94,7 +94,11 @@ export class MemoryLeaseStore extends LeaseStore {
     }
     if (successor) {
       const generation = this.issue(key, 0);
-      this.entries.set(key, { owner: successor.owner, generation, expiresAt: this.clock.now() + successor.ttlMs });
+      this.entries.set(key, {
+        owner: successor.owner,
+        generation,
+        expiresAt: this.clock.now() + successor.ttlMs,
+      });
       return { held: true, successor: { generation } };
     }
     this.entries.delete(key);
@@ -113,7 +117,11 @@ export class MemoryLeaseStore extends LeaseStore {
   async inspect(key: string): Promise<LeaseSnapshot | undefined> {
     const entry = this.live(key);
     if (!entry || entry.reservedFor !== undefined) return undefined;
-    return { owner: entry.owner, generation: entry.generation, remainingMs: entry.expiresAt - this.clock.now() };
+    return {
+      owner: entry.owner,
+      generation: entry.generation,
+      remainingMs: entry.expiresAt - this.clock.now(),
+    };
   }
 
   watch(key: string, listener: (hint: WakeHint) => void): Watch {
@@ -190,13 +198,20 @@ export class MemoryLeaseStore extends LeaseStore {
 
   /** Takes the first waiter that still waits and is not `except` out of the line. */
   private nextWaiter(key: string, except?: string): string | undefined {
-    const next = this.waiters.get(key)?.find((waiter) => waiter.id !== except && waiter.until > this.clock.now());
+    const next = this.waiters
+      .get(key)
+      ?.find((waiter) => waiter.id !== except && waiter.until > this.clock.now());
     if (next) this.unregister(key, next.id);
     return next?.id;
   }
 
   private reserve(key: string, waiterId: string): void {
-    this.entries.set(key, { owner: '', generation: 0, expiresAt: this.clock.now() + RESERVED_MS, reservedFor: waiterId });
+    this.entries.set(key, {
+      owner: '',
+      generation: 0,
+      expiresAt: this.clock.now() + RESERVED_MS,
+      reservedFor: waiterId,
+    });
     this.hint(key, { waiterId, reservedMs: RESERVED_MS });
   }
 

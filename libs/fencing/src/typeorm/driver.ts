@@ -8,19 +8,24 @@ export interface PgClient {
   removeListener(event: 'error', listener: (error: Error) => void): unknown;
   /** False while a statement is running. */
   readonly readyForQuery?: boolean;
+  /** `I` outside a transaction, `T` inside one, `E` inside a failed one, as the server said last. Older versions of pg lack it. */
+  getTransactionStatus?(): string | null;
 }
 
 /** What TypeORM's query runner for PostgreSQL has besides its public face; `typeorm-fence` checks at boot that it is there. */
 export interface PgQueryRunner extends QueryRunner {
   /** Gives the connection back; with an error the pool throws it away. */
   releasePostgresConnection(error?: Error): Promise<void>;
+  /** 1 inside a transaction, one more for each open savepoint. */
+  transactionDepth: number;
 }
 
 /** The SQLSTATE of an error of PostgreSQL, also inside TypeORM's QueryFailedError. */
 export function sqlStateOf(error: unknown): string | undefined {
   const { code, driverError } = (error ?? {}) as { code?: unknown; driverError?: { code?: unknown } };
   const state = driverError?.code ?? code;
-  return typeof state === 'string' && /^[0-9A-Z]{5}$/.test(state) ? state : undefined;
+  // With a digit: EPIPE is no SQLSTATE.
+  return typeof state === 'string' && /^(?=.*\d)[0-9A-Z]{5}$/.test(state) ? state : undefined;
 }
 
 /** The error of the driver itself: without the statement and its parameters, which may carry what callers passed in. */
@@ -31,7 +36,12 @@ export function driverErrorOf(error: unknown): unknown {
 /** Whether the error came from the database or its connection, not from the application's code. */
 export function isDatabaseError(error: unknown): boolean {
   const name = (error as Error | undefined)?.name ?? '';
-  return name === 'QueryFailedError' || name.startsWith('QueryRunner') || name === 'TransactionNotStartedError' || sqlStateOf(error) !== undefined;
+  return (
+    name === 'QueryFailedError' ||
+    name.startsWith('QueryRunner') ||
+    name === 'TransactionNotStartedError' ||
+    sqlStateOf(error) !== undefined
+  );
 }
 
 /** The server ended the session: a termination, a shutdown, an idle limit, a broken connection. */

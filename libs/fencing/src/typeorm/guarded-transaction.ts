@@ -6,26 +6,27 @@ import {
   FencingConfigError,
   FencingError,
   StaleGenerationError,
-  StoreUnavailableError,
   WriteRolledBackError,
 } from '../core/errors.js';
 import type { IsolationLevel, WriteAuthority } from '../core/fence.js';
 import type { Grant } from '../core/lease-store.js';
 import { within } from '../core/timing.js';
-import { driverErrorOf, isConnectionLoss, isDatabaseError, type PgClient, type PgQueryRunner, sqlStateOf } from './driver.js';
+import { driverErrorOf, isDatabaseError, type PgClient, type PgQueryRunner, sqlStateOf } from './driver.js';
+import { beginError, bodyError } from './failures.js';
 import { type FencingSql, STALE_SQLSTATE } from './sql.js';
+import { controlsTransaction } from './transaction-control.js';
 
-/** Statements that would end or leave the transaction from inside the body. */
-const TRANSACTION_CONTROL = /^\s*(commit|end|abort|rollback(?!\s+(work\s+|transaction\s+)?to\b)|begin|start\s+transaction|prepare\s+transaction)\b/i;
 /** How long the answer to a ROLLBACK is waited for before the connection is thrown away, ms. */
 const ROLLBACK_MS = 2_000;
 /** How long the answer to a COMMIT is waited for, ms: a synchronous replica may be slow, a dead socket never answers. */
 const COMMIT_MS = 60_000;
-
 /** PostgreSQL's time settings are 32-bit. */
 const LARGEST_SETTING_MS = 2 ** 31 - 1;
 
-type Phase = 'beginning' | 'open' | 'committing' | 'committed' | 'rolling back' | 'over';
+const ENDS_WITH_METHOD = 'The transaction ends with the method; return or throw.';
+
+/** `closing`: the body is done, COMMIT is not sent yet. `committing`: it is sent, and its outcome not known. */
+type Phase = 'beginning' | 'open' | 'closing' | 'committing' | 'committed' | 'rolling back' | 'over';
 
 /**
  * One transaction under a set of grants: the guard is its first statement, it is tied to its leases while it is open, and it
@@ -33,7 +34,13 @@ type Phase = 'beginning' | 'open' | 'committing' | 'committed' | 'rolling back' 
  */
 export class GuardedTransaction {
   private phase: Phase = 'beginning';
-  private client!: PgClient;
+  private client: PgClient | undefined;
+  /** Set once the guard was sent together with BEGIN. */
+  private guarded = false;
+  /** Set once the guard has passed. */
+  private opened = false;
+  /** Set when COMMIT or ROLLBACK goes out: what came after it would run outside the transaction. */
+  private sealed = false;
   /** Why nothing more may be sent, once the leases have ended. */
   private endReason: Error | undefined;
   /** What the connection itself reported, before TypeORM hides it behind "already released". */
@@ -41,10 +48,11 @@ export class GuardedTransaction {
   /** The first statement that failed: the cause of a later rollback. */
   private failure: unknown;
   private touching: Promise<unknown> | undefined;
+  /** A renewal came while a statement was running. */
+  private touchDue = false;
   private running = 0;
+  private onIdle: (() => void) | undefined;
   private readonly stops: (() => void)[] = [];
-  /** Joined writes that need a savepoint run one after the other: savepoints of one connection must nest. */
-  private savepoints: Promise<unknown> = Promise.resolve();
 
   constructor(
     readonly runner: PgQueryRunner,
@@ -68,7 +76,11 @@ export class GuardedTransaction {
 
   /** Whether every one of `grants` is guarded here. */
   guards(grants: readonly Grant[]): boolean {
-    return grants.every((grant) => this.authority.grants.some(({ owner, generation }) => owner === grant.owner && generation === grant.generation));
+    return grants.every((grant) =>
+      this.authority.grants.some(
+        ({ owner, generation }) => owner === grant.owner && generation === grant.generation,
+      ),
+    );
   }
 
   /**
@@ -77,32 +89,41 @@ export class GuardedTransaction {
    */
   async begin(): Promise<void> {
     this.stops.push(this.authority.onEnd((reason) => this.end(reason)));
-    const connected = this.runner.connect() as Promise<PgClient>;
-    this.client = await this.unlessEnded(connected);
-    this.attach();
-    this.intercept();
+    this.client = await this.unlessEnded(this.runner.connect() as Promise<PgClient>);
+    // The wait for a connection may have been long.
+    const reason = this.authority.ended() ?? this.endReason;
+    if (reason) throw reason;
+    this.attach(this.client);
+    this.intercept(this.client);
     await this.runner.startTransaction(this.isolation);
-    this.phase = 'open';
-    this.stops.push(this.authority.onRenewed(() => this.touch()));
+    if (!this.guarded) {
+      throw new FencingConfigError(
+        'The installed TypeORM begins a transaction in a way that cannot be guarded.',
+      );
+    }
+    this.open();
   }
 
   /**
-   * Guards inside a transaction that the application opened on the runner. Refusing leaves that transaction usable.
+   * Guards inside a transaction that the application opened on the runner; again for each write, since a savepoint that was
+   * undone took its lock with it. Refusing leaves that transaction usable.
    * @throws StaleGenerationError
    */
   async guardInside(): Promise<void> {
-    this.client = (await this.runner.connect()) as PgClient;
+    const client = (await this.runner.connect()) as PgClient;
     for (const { key, generation, owner } of this.authority.grants) {
-      const guarded = (await this.runner.query(this.sql.guardQuietly, [key, generation, owner, String(this.idleMs())])) as unknown[];
+      const parameters = [key, generation, owner, String(this.idleMs())];
+      const guarded = (await this.runner.query(this.sql.guardQuietly, parameters)) as unknown[];
       if (guarded.length > 0) continue;
       const [fence] = (await this.runner.query(this.sql.readFence, [key])) as { generation: string }[];
       throw new StaleGenerationError(key, generation, fence && Number(fence.generation));
     }
-    if (this.phase !== 'beginning') return;
-    this.attach();
-    this.intercept();
-    this.phase = 'open';
-    this.stops.push(this.authority.onEnd((reason) => this.end(reason)), this.authority.onRenewed(() => this.touch()));
+    if (this.opened) return;
+    this.client = client;
+    this.attach(client);
+    this.intercept(client);
+    this.stops.push(this.authority.onEnd((reason) => this.end(reason)));
+    this.open();
   }
 
   /**
@@ -112,9 +133,11 @@ export class GuardedTransaction {
   async commit(): Promise<void> {
     const reason = this.authority.ended() ?? this.endReason;
     if (reason) throw reason;
-    this.phase = 'committing';
+    if (this.runner.transactionDepth > 1) throw notAwaited('A transaction inside this fenced write');
+    this.phase = 'closing';
     try {
       await this.runner.commitTransaction();
+      if (!this.isOver) throw notAwaited('A transaction inside this fenced write');
     } finally {
       // A subscriber may fail after the commit; the connection goes back all the same.
       if (this.isOver) await this.close();
@@ -132,11 +155,14 @@ export class GuardedTransaction {
     const unknown = this.phase === 'committing';
     this.phase = 'rolling back';
     try {
-      if (unknown || this.connectionError) throw this.connectionError ?? new Error('the state of the transaction is unknown');
-      const undone = (async () => {
-        while (this.runner.isTransactionActive) await this.runner.rollbackTransaction();
-      })();
-      await within(this.clock, ROLLBACK_MS, undone, () => new Error('no answer to ROLLBACK'));
+      if (unknown || this.connectionError)
+        throw this.connectionError ?? new Error('the state of the transaction is unknown');
+      if (this.runner.isTransactionActive) {
+        // All of it, also where a transaction inside was left open.
+        this.runner.transactionDepth = Math.min(this.runner.transactionDepth, 1);
+        const undone = this.runner.rollbackTransaction();
+        await within(this.clock, ROLLBACK_MS, undone, () => new Error('no answer to ROLLBACK'));
+      }
       await this.close();
     } catch (error) {
       await this.throwAway(error as Error);
@@ -149,125 +175,150 @@ export class GuardedTransaction {
     this.phase = 'over';
   }
 
-  /** Runs `work` in a savepoint: if it fails, only what it did is undone. */
-  insideSavepoint<T>(work: () => Promise<T>): Promise<T> {
-    const turn = this.savepoints.then(async () => {
-      await this.runner.startTransaction();
-      try {
-        const result = await work();
-        await this.runner.commitTransaction();
-        return result;
-      } catch (error) {
-        await this.runner.rollbackTransaction();
-        throw error;
-      }
-    });
-    this.savepoints = turn.catch(() => undefined);
-    return turn;
-  }
-
   /** @throws the error for a statement that came after the transaction had ended */
   assertOpen(): void {
     if (this.endReason) throw this.endReason;
-    if (this.phase === 'over' || this.phase === 'committed') {
-      throw (
-        this.authority.ended() ??
-        new FenceBypassError('A statement that was sent after its fenced write had ended', 'Await it inside the method.')
-      );
-    }
+    if (this.isOver || this.sealed) throw this.authority.ended() ?? notAwaited('A statement');
   }
 
   /** What the caller gets for `error`. */
   explain(error: unknown): unknown {
     if (error instanceof FencingError) return error;
-    const state = sqlStateOf(error);
-    if (state === STALE_SQLSTATE) return this.staleError(error);
+    if (sqlStateOf(error) === STALE_SQLSTATE) return this.staleError(error);
     if (this.endReason && isDatabaseError(error)) return this.endReason;
-    if (this.phase === 'beginning' && (state === '42883' || state === '42P01')) return notInstalled(driverErrorOf(error));
-    if (isDatabaseError(error) && (this.connectionError || isConnectionLoss(error))) {
-      const cause = sqlStateOf(this.connectionError) ? this.connectionError : isConnectionLoss(error) ? driverErrorOf(error) : (this.connectionError ?? error);
-      return new StoreUnavailableError(
-        'database',
-        `the connection of a fenced write broke (${sqlStateOf(cause) ?? messageOf(cause)}); nothing of it was committed.`,
-        { key: this.key, cause },
-      );
-    }
-    return error;
+    if (!this.client || (!this.opened && isDatabaseError(error))) return beginError(this.key, error);
+    return bodyError(this.key, error, this.connectionError);
   }
 
   // ----------------------------------------------------------------------------------------------------------- parts
+
+  private open(): void {
+    this.opened = true;
+    this.phase = 'open';
+    this.stops.push(this.authority.onRenewed(() => this.touch()));
+  }
 
   private idleMs(): number {
     return Math.min(LARGEST_SETTING_MS, Math.max(1, Math.ceil(this.authority.remainingMs())));
   }
 
-  private attach(): void {
+  private attach(client: PgClient): void {
     const onError = (error: Error): void => {
       this.connectionError ??= error;
     };
-    this.client.on('error', onError);
-    this.stops.push(() => this.client.removeListener('error', onError));
+    client.on('error', onError);
+    this.stops.push(() => client.removeListener('error', onError));
   }
 
   /**
    * Every statement of this transaction goes through here: the first becomes "begin and guard", the last is checked for its
-   * command tag, and in between nothing may end the transaction.
+   * command tag, and nothing gets past the end of the transaction.
    */
-  private intercept(): void {
+  private intercept(client: PgClient): void {
     const { runner } = this;
-    const query = runner.query;
-    const callers = runner.isTransactionActive;
+    const query = runner.query.bind(runner) as (...args: unknown[]) => Promise<unknown>;
+    const stream = runner.stream.bind(runner);
+    const release = runner.release.bind(runner);
+    const isCallers = runner.isTransactionActive;
+
     runner.query = (async (text: string, parameters?: unknown[], structured?: true): Promise<unknown> => {
-      if (this.phase === 'beginning' && text === 'START TRANSACTION') return query.call(runner, this.beginAndGuard());
+      if (this.phase === 'beginning' && text === 'START TRANSACTION') {
+        this.guarded = true;
+        return query(this.beginAndGuard(client));
+      }
       if (this.phase === 'beginning' && text.startsWith('SET TRANSACTION ISOLATION LEVEL')) return undefined;
-      if (this.phase === 'committing' && text === 'COMMIT') return this.sendCommit();
-      if (this.endReason) throw this.endReason;
-      if (this.phase === 'open' && !callers && TRANSACTION_CONTROL.test(text)) {
-        throw new FenceBypassError('A statement that ends the transaction', 'The transaction ends with the method; return or throw.');
+      if (this.phase === 'closing' && text === 'COMMIT') return this.sendCommit(client);
+      if (this.phase === 'rolling back' && text === 'ROLLBACK') {
+        await this.seal();
+        return query(text);
       }
-      if (this.touching) await this.touching;
-      this.running += 1;
-      try {
-        return await (query as (...args: unknown[]) => Promise<unknown>).call(runner, text, parameters, structured);
-      } catch (error) {
-        if (sqlStateOf(error) === '25P02') throw new WriteRolledBackError(this.key, driverErrorOf(this.failure ?? error));
-        this.failure ??= error;
-        throw error;
-      } finally {
-        this.running -= 1;
-      }
-    }) as typeof query;
-    this.stops.push(() => {
-      runner.query = query;
-    });
-    if (callers) return;
-    const release = runner.release;
-    runner.release = () => Promise.reject(new FenceBypassError('Releasing the connection', 'It is given back when the method ends.'));
-    this.stops.push(() => {
-      runner.release = release;
-    });
+      this.assertMaySend(text);
+      return this.send(() => query(text, parameters, structured));
+    }) as typeof runner.query;
+
+    runner.stream = async (text, ...rest) => {
+      this.assertMaySend(text);
+      return stream(text, ...rest);
+    };
+    if (!isCallers) {
+      runner.release = () =>
+        Promise.reject(
+          new FenceBypassError('Releasing the connection', 'It is given back when the method ends.'),
+        );
+    }
+    this.stops.push(() => Object.assign(runner, { query, stream, release }));
   }
 
-  private beginAndGuard(): string {
+  private assertMaySend(text: string): void {
+    this.assertOpen();
+    if (!this.opened) return;
+    this.assertInTransaction();
+    if (controlsTransaction(text)) {
+      throw new FenceBypassError('A statement that ends the transaction', ENDS_WITH_METHOD);
+    }
+  }
+
+  /** Whatever ended it did so without us; what follows would run outside. */
+  private assertInTransaction(): void {
+    if (this.client!.getTransactionStatus?.() !== 'I') return;
+    throw (this.endReason = new FenceBypassError(
+      'What follows the end of the transaction',
+      ENDS_WITH_METHOD,
+    ));
+  }
+
+  private async send(query: () => Promise<unknown>): Promise<unknown> {
+    this.running += 1;
+    try {
+      if (this.touching) await this.touching;
+      return await query();
+    } catch (error) {
+      if (sqlStateOf(error) === '25P02') {
+        throw new WriteRolledBackError(this.key, driverErrorOf(this.failure ?? error));
+      }
+      this.failure ??= error;
+      throw error;
+    } finally {
+      this.running -= 1;
+      if (this.running === 0) {
+        this.onIdle?.();
+        if (this.touchDue) this.touch();
+      }
+    }
+  }
+
+  /** Nothing may be sent from now on; resolves when what was sent before has its answer. */
+  private async seal(): Promise<void> {
+    this.sealed = true;
+    if (this.running > 0) await new Promise<void>((resolve) => (this.onIdle = resolve));
+    if (this.touching) await this.touching;
+  }
+
+  private beginAndGuard(client: PgClient): string {
     const level = this.isolation;
     const guards = this.authority.grants.map(({ key, generation, owner }) =>
-      this.sql.guardCall({ key: this.client.escapeLiteral(key), generation, owner: this.client.escapeLiteral(owner), idleMs: this.idleMs() }),
+      this.sql.guardCall({
+        key: client.escapeLiteral(key),
+        generation,
+        owner: client.escapeLiteral(owner),
+        idleMs: this.idleMs(),
+      }),
     );
     return [`START TRANSACTION${level ? ` ISOLATION LEVEL ${level}` : ''}`, ...guards].join('; ');
   }
 
-  private async sendCommit(): Promise<void> {
-    if (this.touching) await this.touching;
+  private async sendCommit(client: PgClient): Promise<void> {
+    await this.seal();
+    if (this.endReason) throw this.endReason;
     if (this.connectionError) throw this.connectionError;
+    this.assertInTransaction();
+    this.phase = 'committing';
     let command: string;
     try {
-      const sent = this.client.query('COMMIT');
+      const sent = client.query('COMMIT');
       ({ command } = await within(this.clock, COMMIT_MS, sent, () => new Error('no answer to COMMIT')));
     } catch (error) {
-      // An ERROR in answer to COMMIT means that the transaction was rolled back; so does the idle limit, which ends a
-      // session before it reads the COMMIT. Anything else leaves it open.
-      const refused = (error as { severity?: string }).severity === 'ERROR' || sqlStateOf(error) === '25P03';
-      if (!refused) throw new CommitUnknownError(this.key, error);
+      if (!(await this.wasRefused(client, error))) throw new CommitUnknownError(this.key, error);
       this.phase = 'rolling back';
       throw error;
     }
@@ -276,6 +327,21 @@ export class GuardedTransaction {
       throw new WriteRolledBackError(this.key, driverErrorOf(this.failure));
     }
     this.phase = 'committed';
+  }
+
+  /**
+   * An error in answer to COMMIT means that the transaction was rolled back, if the session goes on after it (its severity is
+   * no help: the server translates it). So does the idle limit, which ends a session before it reads the COMMIT. Anything
+   * else leaves it open.
+   */
+  private async wasRefused(client: PgClient, error: unknown): Promise<boolean> {
+    const state = sqlStateOf(error);
+    if (state === undefined || state === '25P03') return state === '25P03';
+    const answer = within(this.clock, ROLLBACK_MS, client.query('ROLLBACK'), () => new Error('no answer'));
+    return answer.then(
+      () => true,
+      () => false,
+    );
   }
 
   /** The leases have ended: the server must not keep the successor waiting for this transaction. */
@@ -287,15 +353,16 @@ export class GuardedTransaction {
 
   /** A renewed lease: the server's idle limit, which runs from the last statement, is moved on. */
   private touch(): void {
-    if (this.phase !== 'open' || this.running > 0 || this.touching || this.client.readyForQuery === false) return;
-    this.touching = this.client
-      .query(this.sql.touch, [String(this.idleMs())])
+    if (this.phase !== 'open' || this.sealed || this.touching) return;
+    this.touchDue = this.running > 0 || this.client!.readyForQuery === false;
+    if (this.touchDue) return;
+    this.touching = this.client!.query(this.sql.touch, [String(this.idleMs())])
       // The transaction may have failed; the next statement of the body says so.
       .catch(() => undefined)
       .finally(() => (this.touching = undefined));
   }
 
-  private async unlessEnded<T>(work: Promise<T>): Promise<T> {
+  private async unlessEnded(work: Promise<PgClient>): Promise<PgClient> {
     const ended = new Promise<never>((_, reject) => this.stops.push(this.authority.onEnd(reject)));
     try {
       return await Promise.race([work, ended]);
@@ -330,14 +397,6 @@ export class GuardedTransaction {
   }
 }
 
-export function notInstalled(cause?: unknown): FencingConfigError {
-  return new FencingConfigError(
-    'The tables of nestjs-fencing are missing in the database. Add fencingMigrations to the DataSource and run migrations, ' +
-      'or use typeOrmFence({ ensureSchema: true }) in development.',
-    cause,
-  );
-}
-
-function messageOf(error: unknown): string {
-  return String((error as Error | undefined)?.message ?? error);
+function notAwaited(what: string): FenceBypassError {
+  return new FenceBypassError(`${what} that was not awaited before it ended`, 'Await it inside the method.');
 }

@@ -1,2 +1,2 @@
-export { CreateFencing1764000000000, fencingMigrations } from './schema.js';
+export { CreateFencing1764000000000, fencingMigrations, fencingMigrationsIn } from './schema.js';
 export { typeOrmFence, type TypeOrmFenceOptions } from './typeorm-fence-source.js';

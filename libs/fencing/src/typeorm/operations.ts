@@ -17,15 +17,28 @@ export async function runOnce<T>(
 ): Promise<{ result: T; duplicate: boolean }> {
   const { runner, authority } = transaction;
   const [{ key, generation, owner }] = authority.grants as [(typeof authority.grants)[number]];
-  const claimed = (await runner.query(sql.claimOperation, [operation.id, key, generation, owner, operation.fingerprint])) as unknown[];
+  const claimed = (await runner.query(sql.claimOperation, [
+    operation.id,
+    key,
+    generation,
+    owner,
+    operation.fingerprint,
+  ])) as unknown[];
   if (claimed.length > 0) {
     const result = await effect();
     assertJson(operation.where, result);
-    await runner.query(sql.recordResult, [operation.id, result === undefined ? null : JSON.stringify(result)]);
+    await runner.query(sql.recordResult, [
+      operation.id,
+      result === undefined ? null : JSON.stringify(result),
+    ]);
     return { result, duplicate: false };
   }
   // A statement of its own: the one above does not see a receipt that was committed while it waited.
-  const [receipt] = (await runner.query(sql.readOperation, [operation.id])) as { fingerprint: string; result: unknown; no_result: boolean }[];
+  const [receipt] = (await runner.query(sql.readOperation, [operation.id])) as {
+    fingerprint: string;
+    result: unknown;
+    no_result: boolean;
+  }[];
   if (receipt?.fingerprint !== operation.fingerprint) throw new OperationConflictError(operation.id);
   return { result: (receipt.no_result ? undefined : receipt.result) as T, duplicate: true };
 }

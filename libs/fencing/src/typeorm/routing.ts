@@ -1,5 +1,7 @@
 import type { DataSource, EntityManager, QueryRunner } from 'typeorm';
 import { FenceBypassError } from '../core/errors.js';
+import type { PgQueryRunner } from './driver.js';
+import { takeTurn } from './savepoints.js';
 
 /** What the routing asks the fence about the current call. */
 export interface RoutingHost {
@@ -9,6 +11,14 @@ export interface RoutingHost {
   insideCallersTransaction<T>(runner: QueryRunner, work: () => Promise<T>): Promise<T>;
 }
 
+interface Routed {
+  /** The fences on this DataSource. */
+  readonly hosts: Set<RoutingHost>;
+  readonly undo: () => void;
+}
+
+const routed = new WeakMap<DataSource, Routed>();
+
 /**
  * Brings every path to a DataSource into the guarded transaction of the current call: injected and custom repositories, entity
  * managers, query builders, `query`, statics of BaseEntity, nested transactions. It works on that one DataSource and its own
@@ -17,12 +27,35 @@ export interface RoutingHost {
  * @returns how to take it all back
  */
 export function routeDataSource(dataSource: DataSource, host: RoutingHost): () => void {
+  let here = routed.get(dataSource);
+  if (!here) {
+    const hosts = new Set<RoutingHost>();
+    routed.set(dataSource, (here = { hosts, undo: install(dataSource, hosts) }));
+  }
+  const { hosts, undo } = here;
+  hosts.add(host);
+  return () => {
+    if (!hosts.delete(host) || hosts.size > 0) return;
+    routed.delete(dataSource);
+    undo();
+  };
+}
+
+function install(dataSource: DataSource, hosts: ReadonlySet<RoutingHost>): () => void {
   const { manager } = dataSource;
+  const currentRunner = (): QueryRunner | undefined => {
+    for (const host of hosts) {
+      const runner = host.currentRunner();
+      if (runner) return runner;
+    }
+    return undefined;
+  };
+  type Any = (...args: unknown[]) => unknown;
   const original = {
-    query: dataSource.query,
-    createQueryBuilder: dataSource.createQueryBuilder,
-    createQueryRunner: dataSource.createQueryRunner,
-    transaction: manager.transaction,
+    query: dataSource.query.bind(dataSource) as Any,
+    createQueryBuilder: dataSource.createQueryBuilder.bind(dataSource) as Any,
+    createQueryRunner: dataSource.createQueryRunner.bind(dataSource),
+    transaction: manager.transaction.bind(manager) as (...args: unknown[]) => Promise<unknown>,
   };
 
   const undo: (() => void)[] = [];
@@ -31,46 +64,63 @@ export function routeDataSource(dataSource: DataSource, host: RoutingHost): () =
     Object.defineProperty(target, name, { ...property, configurable: true });
     undo.push(() => (own ? Object.defineProperty(target, name, own) : Reflect.deleteProperty(target, name)));
   };
-  const replace = (target: object, name: string, value: unknown) => define(target, name, { value, writable: true });
+  const replace = (target: object, name: string, value: unknown) =>
+    define(target, name, { value, writable: true });
 
-  define(manager, 'queryRunner', { get: () => host.currentRunner() });
+  define(manager, 'queryRunner', { get: () => currentRunner() });
 
-  replace(dataSource, 'query', (sql: string, parameters?: unknown[], runner?: QueryRunner) =>
-    original.query.call(dataSource, sql, parameters, runner ?? host.currentRunner()),
-  );
-
-  replace(dataSource, 'createQueryBuilder', (entityOrRunner?: unknown, alias?: string, runner?: QueryRunner) => {
-    const create = original.createQueryBuilder as (...args: unknown[]) => unknown;
-    return alias === undefined
-      ? create.call(dataSource, entityOrRunner ?? host.currentRunner())
-      : create.call(dataSource, entityOrRunner, alias, runner ?? host.currentRunner());
+  // The current one is asked for also where a runner is given: it throws once the transaction has ended.
+  replace(dataSource, 'query', async (sql: string, parameters?: unknown[], runner?: QueryRunner) => {
+    const current = currentRunner();
+    return original.query(sql, parameters, runner ?? current);
   });
 
+  replace(
+    dataSource,
+    'createQueryBuilder',
+    (entityOrRunner?: unknown, alias?: string, runner?: QueryRunner) => {
+      const current = currentRunner();
+      return alias === undefined
+        ? original.createQueryBuilder(entityOrRunner ?? current)
+        : original.createQueryBuilder(entityOrRunner, alias, runner ?? current);
+    },
+  );
+
   replace(dataSource, 'createQueryRunner', (mode?: 'master' | 'slave') => {
-    if (host.currentRunner()) throw bypass('A query runner of its own');
-    const runner = original.createQueryRunner.call(dataSource, mode);
-    const query = runner.query;
+    if (currentRunner()) throw bypass('A query runner of its own');
+    const runner = original.createQueryRunner(mode);
+    const query = runner.query.bind(runner) as Any;
     // It may be kept and used later, inside a fenced write of somebody else.
-    runner.query = ((...args: Parameters<typeof query>) => {
-      const current = host.currentRunner();
-      if (current && current !== runner) return Promise.reject(bypass('A statement on a query runner that was created outside'));
-      return query.apply(runner, args);
-    }) as typeof query;
+    runner.query = ((...args: unknown[]) => {
+      const current = currentRunner();
+      if (current && current !== runner)
+        return Promise.reject(bypass('A statement on a query runner that was created outside'));
+      return query(...args);
+    }) as typeof runner.query;
     return runner;
   });
 
   replace(manager, 'transaction', (...args: unknown[]) => {
     const work = args.pop() as (manager: EntityManager) => Promise<unknown>;
-    const transaction = original.transaction as (...args: unknown[]) => Promise<unknown>;
-    if (host.currentRunner()) return transaction.call(manager, ...args, work);
-    return transaction.call(manager, ...args, (inner: EntityManager) =>
-      host.insideCallersTransaction(inner.queryRunner!, () => work(inner)),
-    );
+    const current = currentRunner();
+    if (current) {
+      return takeTurn(current as PgQueryRunner, () => original.transaction(...args, work));
+    }
+    return original.transaction(...args, (inner: EntityManager) => {
+      const inside = [...hosts].reduce(
+        (next, host) => () => host.insideCallersTransaction(inner.queryRunner!, next),
+        () => work(inner),
+      );
+      return inside();
+    });
   });
 
   return () => undo.reverse().forEach((step) => step());
 }
 
 function bypass(what: string): FenceBypassError {
-  return new FenceBypassError(what, 'Use the repositories, the manager or dataSource.query: they are inside the transaction.');
+  return new FenceBypassError(
+    what,
+    'Use the repositories, the manager or dataSource.query: they are inside the transaction.',
+  );
 }

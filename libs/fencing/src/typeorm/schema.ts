@@ -6,19 +6,30 @@ export class CreateFencing1764000000000 implements MigrationInterface {
   readonly name = 'CreateFencing1764000000000';
 
   async up(runner: QueryRunner): Promise<void> {
-    for (const statement of sqlFor(runner).create) await runner.query(statement);
+    for (const statement of this.sqlFor(runner).create) await runner.query(statement);
   }
 
   async down(runner: QueryRunner): Promise<void> {
-    for (const statement of sqlFor(runner).drop) await runner.query(statement);
+    for (const statement of this.sqlFor(runner).drop) await runner.query(statement);
+  }
+
+  protected sqlFor(runner: QueryRunner): FencingSql {
+    // `connection` until TypeORM 0.3, `dataSource` since 1.0.
+    const { dataSource, connection } = runner as { dataSource?: DataSource; connection?: DataSource };
+    return new FencingSql(((dataSource ?? connection)!.options as { schema?: string }).schema);
   }
 }
 
 /** For `migrations: [...fencingMigrations, …]` of the DataSource. */
-export const fencingMigrations = [CreateFencing1764000000000];
+export const fencingMigrations: (new () => MigrationInterface)[] = [CreateFencing1764000000000];
 
-function sqlFor(runner: QueryRunner): FencingSql {
-  const { connection } = runner as { connection?: DataSource; dataSource?: DataSource };
-  const dataSource = connection ?? (runner as { dataSource?: DataSource }).dataSource ?? runner.manager.connection;
-  return new FencingSql((dataSource.options as { schema?: string }).schema);
+/** The same for a schema of its own, as `typeOrmFence({ schema })` names it. The schema must exist. */
+export function fencingMigrationsIn(schema: string): (new () => MigrationInterface)[] {
+  return [
+    class extends CreateFencing1764000000000 {
+      protected override sqlFor(): FencingSql {
+        return new FencingSql(schema);
+      }
+    },
+  ];
 }

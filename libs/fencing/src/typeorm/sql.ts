@@ -13,6 +13,9 @@ export const STALE_SQLSTATE = 'NF001';
 /** Raised with every change of the functions or tables, and compared at boot. */
 export const SCHEMA_VERSION = 'nestjs-fencing schema 1';
 
+/** How often the server looks whether the client of a running statement is still there, ms. */
+const CONNECTION_CHECK_MS = 1_000;
+
 /** The package's SQL for one schema; without one, names are left to the connection's search_path. */
 export class FencingSql {
   private readonly fence: string;
@@ -21,7 +24,8 @@ export class FencingSql {
   private readonly guardFunction: string;
 
   constructor(readonly schema?: string) {
-    const qualify = (name: string) => (schema === undefined ? name : `"${schema.replaceAll('"', '""')}".${name}`);
+    const qualify = (name: string) =>
+      schema === undefined ? name : `"${schema.replaceAll('"', '""')}".${name}`;
     this.fence = qualify('fencing_fence');
     this.operation = qualify('fencing_operation');
     this.activateFunction = qualify('fencing_activate');
@@ -53,8 +57,14 @@ export class FencingSql {
       `CREATE OR REPLACE FUNCTION ${this.activateFunction}(p_key text, p_generation bigint, p_owner text, p_wait_ms integer, p_durable boolean)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_fence record;
+  v_generation bigint;
+  v_owner text;
 BEGIN
+  -- The insert locks the row before it looks at it: what is refused anyway, or done already, need not wait for the lock.
+  SELECT f.generation, f.owner INTO v_generation, v_owner FROM ${this.fence} f WHERE f.key = p_key;
+  IF v_generation >= p_generation THEN
+    RETURN CASE WHEN v_generation = p_generation AND v_owner = p_owner THEN NULL ELSE v_generation END;
+  END IF;
   PERFORM set_config('lock_timeout', p_wait_ms::text, true);
   IF NOT p_durable THEN
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -67,11 +77,8 @@ BEGIN
   IF FOUND THEN
     RETURN NULL;
   END IF;
-  SELECT f.generation, f.owner INTO STRICT v_fence FROM ${this.fence} f WHERE f.key = p_key;
-  IF v_fence.generation = p_generation AND v_fence.owner = p_owner THEN
-    RETURN NULL;
-  END IF;
-  RETURN v_fence.generation;
+  SELECT f.generation, f.owner INTO STRICT v_generation, v_owner FROM ${this.fence} f WHERE f.key = p_key;
+  RETURN CASE WHEN v_generation = p_generation AND v_owner = p_owner THEN NULL ELSE v_generation END;
 END
 $$`,
       `CREATE OR REPLACE FUNCTION ${this.guardFunction}(p_key text, p_generation bigint, p_owner text, p_idle_ms integer)
@@ -90,6 +97,13 @@ BEGIN
       HINT = 'A newer owner has activated its grant. The transaction must be rolled back.';
   END IF;
   PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true);
+  -- A statement that runs when its client is gone must not hold the lock to its end. Not every version and platform can tell.
+  IF current_setting('client_connection_check_interval', true) = '0' THEN
+    BEGIN
+      PERFORM set_config('client_connection_check_interval', '${CONNECTION_CHECK_MS}', true);
+    EXCEPTION WHEN OTHERS THEN NULL;
+    END;
+  END IF;
 END
 $$`,
       `COMMENT ON FUNCTION ${this.guardFunction}(text, bigint, text, integer) IS '${SCHEMA_VERSION}'`,
@@ -138,12 +152,34 @@ FROM (SELECT 1 FROM ${this.fence} f WHERE f.key = $1 AND f.generation = $2 AND f
     return `SELECT generation, owner, activated_at FROM ${this.fence} WHERE key = $1`;
   }
 
-  /** Who holds up an activation: the oldest transactions that have locked rows of the fence. */
+  /**
+   * Who holds up an activation: the transaction that has locked the row, or where several have, the oldest that may be one of
+   * them. Parameter: key.
+   */
   get blockers(): string {
     return `SELECT a.pid, a.application_name, a.state, round(extract(epoch FROM clock_timestamp() - a.xact_start) * 1000)::int AS open_ms
-FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
-WHERE l.relation = '${this.fence.replaceAll("'", "''")}'::regclass AND l.mode = 'RowShareLock' AND l.granted AND a.pid <> pg_backend_pid()
-ORDER BY a.xact_start LIMIT 1`;
+FROM pg_stat_activity a
+JOIN ${this.fence} f ON f.key = $1
+JOIN pg_locks l ON l.pid = a.pid AND l.relation = f.tableoid AND l.mode = 'RowShareLock' AND l.granted
+WHERE a.pid <> pg_backend_pid()
+ORDER BY (a.backend_xid IS NOT NULL AND a.backend_xid = f.xmax) DESC, a.xact_start LIMIT 1`;
+  }
+
+  /** Whether the user may do all that is needed. Parameters: none. */
+  get privileges(): string {
+    const rights = [this.fence, this.operation].flatMap((table) =>
+      ['SELECT', 'INSERT', 'UPDATE'].map(
+        (right) => `has_table_privilege('${table.replaceAll("'", "''")}', '${right}')`,
+      ),
+    );
+    const signatures = [
+      `${this.activateFunction}(text, bigint, text, integer, boolean)`,
+      `${this.guardFunction}(text, bigint, text, integer)`,
+    ];
+    rights.push(
+      ...signatures.map((name) => `has_function_privilege('${name.replaceAll("'", "''")}', 'EXECUTE')`),
+    );
+    return `SELECT ${rights.join(' AND ')} AS granted`;
   }
 
   /** Parameters: id, key, generation, owner, fingerprint. A row is answered if the operation is new. */

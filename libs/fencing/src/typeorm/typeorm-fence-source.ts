@@ -1,6 +1,6 @@
 import { DataSource } from 'typeorm';
 import { FencingConfigError } from '../core/errors.js';
-import { checkChoice, checkNames } from '../core/options.js';
+import { checkChoice, checkNames, show } from '../core/options.js';
 import type { FenceSource } from '../core/sources.js';
 import { TypeOrmFence } from './typeorm-fence.js';
 
@@ -24,22 +24,40 @@ export interface TypeOrmFenceOptions {
  * @throws FencingConfigError where an option is wrong
  */
 export function typeOrmFence(dataSourceOrOptions: DataSource | TypeOrmFenceOptions = {}): FenceSource {
-  const options: TypeOrmFenceOptions = isDataSource(dataSourceOrOptions) ? { dataSource: dataSourceOrOptions } : dataSourceOrOptions;
+  const options: TypeOrmFenceOptions = isDataSource(dataSourceOrOptions)
+    ? { dataSource: dataSourceOrOptions }
+    : dataSourceOrOptions;
   checkNames('typeOrmFence', options, ['dataSource', 'schema', 'ensureSchema', 'activationDurability']);
   const { dataSource, schema, ensureSchema = false, activationDurability = 'durable' } = options;
   checkChoice('typeOrmFence', 'activationDurability', activationDurability, ['durable', 'relaxed']);
   checkChoice('typeOrmFence', 'ensureSchema', ensureSchema, [true, false]);
   if (schema !== undefined && (typeof schema !== 'string' || schema === '')) {
-    throw new FencingConfigError('typeOrmFence: schema must be the name of a schema.');
+    throw new FencingConfigError(`typeOrmFence: schema must be the name of a schema, got ${show(schema)}.`);
+  }
+  const isNamed = typeof dataSource === 'string' && dataSource !== '';
+  if (dataSource !== undefined && !isNamed && !isDataSource(dataSource)) {
+    throw new FencingConfigError(
+      `typeOrmFence: dataSource must be a DataSource or its name, got ${show(dataSource)}.`,
+    );
   }
   return {
     // The injection token of @nestjs/typeorm: the class itself, or the name with a suffix.
-    token: isDataSource(dataSource) ? undefined : dataSource === undefined || dataSource === 'default' ? DataSource : `${dataSource}DataSource`,
-    tokenHelp: 'typeOrmFence found no DataSource: import TypeOrmModule.forRoot(…), or give it one: typeOrmFence(dataSource).',
-    create: (resolved) => new TypeOrmFence((resolved ?? dataSource) as DataSource, { schema, ensureSchema, activationDurability }),
+    token: isDataSource(dataSource)
+      ? undefined
+      : dataSource === undefined || dataSource === 'default'
+        ? DataSource
+        : `${dataSource}DataSource`,
+    tokenHelp:
+      'typeOrmFence found no DataSource: import TypeOrmModule.forRoot(…), or give it one: typeOrmFence(dataSource).',
+    create: (resolved) =>
+      new TypeOrmFence((resolved ?? dataSource) as DataSource, {
+        schema,
+        ensureSchema,
+        activationDurability,
+      }),
   };
 }
 
 function isDataSource(value: unknown): value is DataSource {
-  return typeof (value as DataSource | undefined)?.createQueryRunner === 'function';
+  return typeof (value as Partial<DataSource> | null | undefined)?.createQueryRunner === 'function';
 }

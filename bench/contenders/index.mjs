@@ -1,0 +1,20 @@
+import { floor } from './floor.mjs';
+import { ours } from './ours.mjs';
+import { peers } from './peers.mjs';
+
+/** @type {Record<string, import('./contender.mjs').MakeContender>} */
+const contenders = { ...ours, ...floor, ...peers };
+
+export const [OURS = ''] = Object.keys(ours);
+export const [FLOOR = ''] = Object.keys(floor);
+export const PEERS = Object.keys(peers);
+
+/**
+ * @param {string} name
+ * @param {import('./contender.mjs').ContenderOptions} options
+ */
+export async function makeContender(name, options) {
+  const make = contenders[name];
+  if (!make) throw new Error(`There is no contender "${name}": ${Object.keys(contenders).join(', ')}.`);
+  return make(options);
+}

@@ -1,0 +1,62 @@
+import 'reflect-metadata';
+
+/** What is noted on a method for each decorator of this package. */
+export interface WrapMark {
+  /** `Class.method`, for messages. */
+  readonly where: string;
+  /** `@Leased` or `@FencedWrite`. */
+  readonly decorator: string;
+  readonly instanceName: string;
+  readonly needsFence: boolean;
+}
+
+/** A decorated method of a class or of one of its ancestors. */
+export interface WrappedMethod extends WrapMark {
+  readonly name: string | symbol;
+  /** Whether the class's own method of that name has the decorator: an override may have lost it. */
+  readonly isWrapped: boolean;
+}
+
+const WRAPPED = Symbol.for('nestjs-fencing/wrapped');
+
+/** Notes on `wrapper` what it wraps, with the marks that `method` already had. */
+export function markWrapped(wrapper: object, method: object, mark: WrapMark): void {
+  Reflect.defineMetadata(WRAPPED, [...marksOf(method), mark], wrapper);
+}
+
+/** The decorated methods that instances of `prototype` have, or have overridden. */
+export function wrappedMethodsOf(prototype: object): WrappedMethod[] {
+  const found: WrappedMethod[] = [];
+  for (
+    let level = prototype;
+    level && level !== Object.prototype;
+    level = Object.getPrototypeOf(level) as object
+  ) {
+    for (const name of Reflect.ownKeys(level)) {
+      const current = marksOf(methodOf(ownerOf(prototype, name), name));
+      for (const mark of marksOf(methodOf(level, name))) {
+        found.push({
+          ...mark,
+          name,
+          isWrapped: current.some(({ decorator }) => decorator === mark.decorator),
+        });
+      }
+    }
+  }
+  return found;
+}
+
+function marksOf(method: object | undefined): readonly WrapMark[] {
+  return (method && (Reflect.getOwnMetadata(WRAPPED, method) as WrapMark[] | undefined)) ?? [];
+}
+
+function methodOf(level: object, name: string | symbol): object | undefined {
+  const value: unknown = Object.getOwnPropertyDescriptor(level, name)?.value;
+  return typeof value === 'function' ? value : undefined;
+}
+
+function ownerOf(prototype: object, name: string | symbol): object {
+  let level = prototype;
+  while (!Object.hasOwn(level, name)) level = Object.getPrototypeOf(level) as object;
+  return level;
+}

@@ -1,0 +1,64 @@
+import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
+import {
+  driverErrorOf,
+  isConnectionLoss,
+  isDatabaseError,
+  isSerializationFailure,
+  sqlStateOf,
+} from './driver.js';
+
+export function notInstalled(cause?: unknown): FencingConfigError {
+  return new FencingConfigError(
+    'The tables of nestjs-fencing are missing in the database. Add fencingMigrations to the DataSource and run migrations, ' +
+      'or use typeOrmFence({ ensureSchema: true }) in development.',
+    cause,
+  );
+}
+
+export function missingPrivilege(cause?: unknown): FencingConfigError {
+  return new FencingConfigError(
+    'The database user may not use the tables of nestjs-fencing: it needs USAGE on their schema, EXECUTE on fencing_activate and ' +
+      'fencing_guard, and SELECT, INSERT and UPDATE on fencing_fence and fencing_operation.',
+    cause,
+  );
+}
+
+/** A set-up that cannot work, as far as the SQLSTATE tells; only of the package's own statements. */
+export function setupError(error: unknown): FencingConfigError | undefined {
+  const state = sqlStateOf(error);
+  // Undefined function, undefined table, no such schema.
+  if (state === '42883' || state === '42P01' || state === '3F000') return notInstalled(driverErrorOf(error));
+  if (state === '42501') return missingPrivilege(driverErrorOf(error));
+  return undefined;
+}
+
+/** No connection, or no answer to BEGIN and the guard: the body did not run. */
+export function beginError(key: string, error: unknown): unknown {
+  if (isSerializationFailure(error)) return error;
+  const cause = driverErrorOf(error);
+  return (
+    setupError(error) ??
+    new StoreUnavailableError('database', `a fenced write could not begin (${reasonOf(cause)}).`, {
+      key,
+      cause,
+    })
+  );
+}
+
+/** The connection broke before COMMIT was sent; anything else is given as it is. */
+export function bodyError(key: string, error: unknown, connectionError: Error | undefined): unknown {
+  if (error !== connectionError && !isDatabaseError(error)) return error;
+  if (!connectionError && !isConnectionLoss(error)) return error;
+  // What the connection itself reported says most; "already released" says nothing.
+  const own = isConnectionLoss(error) ? driverErrorOf(error) : undefined;
+  const cause = sqlStateOf(connectionError) ? connectionError : (own ?? connectionError);
+  return new StoreUnavailableError(
+    'database',
+    `the connection of a fenced write broke (${reasonOf(cause)}); nothing of it was committed.`,
+    { key, cause },
+  );
+}
+
+function reasonOf(cause: unknown): string {
+  return sqlStateOf(cause) ?? String((cause as Error | undefined)?.message ?? cause);
+}

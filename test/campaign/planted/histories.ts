@@ -1,0 +1,346 @@
+import { type Story, TTL } from './story.js';
+
+/** A chapter in which something happens that must not be. */
+export interface Planted {
+  /** What happens. */
+  readonly name: string;
+  /** The rules that must notice, the one that it is planted for first; no other may. */
+  readonly breaks: readonly string[];
+  readonly chapter: (story: Story) => void;
+}
+
+export const PLANTED: readonly Planted[] = [
+  // ---------------------------------------------------------------------------------------------------------- writes
+  {
+    name: 'an older generation commits after a newer one',
+    breaks: ['I1', 'I2', 'I3'],
+    chapter(story) {
+      const older = story.begin('w0', ['alpha']);
+      story.wait(2 * TTL);
+      const newer = story.begin('w1', ['alpha']);
+      story.write(newer, { field: 'entry' });
+      story.write(older, { field: 'entry' });
+      story.end(newer);
+      story.end(older);
+    },
+  },
+  {
+    name: 'two owners commit with one generation',
+    breaks: ['I1', 'I7'],
+    chapter(story) {
+      const first = story.begin('w0', ['alpha'], { grant: { generation: 5_000 } });
+      story.write(first);
+      story.end(first);
+      const second = story.begin('w1', ['alpha'], { grant: { generation: 5_000 } });
+      story.write(second);
+      story.end(second);
+      // The rest of the story goes on above it.
+      story.begin('w1', ['alpha'], { grant: { generation: 100_000 } });
+      story.wait(2 * TTL);
+    },
+  },
+  {
+    name: 'an older grant commits after a newer one was activated that never writes',
+    breaks: ['I2'],
+    chapter(story) {
+      const older = story.begin('w0', ['alpha']);
+      story.wait(2 * TTL);
+      const newer = story.begin('w1', ['alpha']);
+      story.write(older, { field: 'entry' });
+      story.end(newer);
+      story.end(older);
+    },
+  },
+  {
+    name: 'somebody else commits between what a write has read and its commit',
+    breaks: ['I3', 'I2', 'effects'],
+    chapter(story) {
+      const older = story.begin('w0', ['alpha']);
+      story.wait(2 * TTL);
+      const newer = story.begin('w1', ['alpha']);
+      story.write(older);
+      story.write(newer);
+      story.end(older);
+      story.end(newer);
+    },
+  },
+  {
+    name: 'a write that was refused is there',
+    breaks: ['I4'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { outcome: 'none', code: 'LEASE_LOST', effects: 1 });
+      story.end(told, 'LEASE_LOST');
+    },
+  },
+  {
+    name: 'an unknown commit is never settled',
+    breaks: ['I4'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const options = { operation: 'op-3', amount: 2, code: 'COMMIT_UNKNOWN', effects: 1 };
+      story.write(told, { ...options, outcome: 'unknown' });
+      story.end(told, 'COMMIT_UNKNOWN');
+    },
+  },
+  {
+    name: 'a write of a call that has ended is accepted',
+    breaks: ['I4'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.end(told);
+      story.write(told, { late: true });
+    },
+  },
+  {
+    name: 'an operation takes effect twice',
+    breaks: ['I10'],
+    chapter(story) {
+      for (const who of ['w0', 'w1']) {
+        const told = story.begin(who, ['alpha']);
+        // The first one's answer was lost.
+        story.write(told, {
+          operation: 'op-3',
+          amount: 2,
+          outcome: who === 'w0' ? 'unknown' : 'ok',
+          effects: 1,
+        });
+        story.end(told);
+      }
+    },
+  },
+  {
+    name: 'a sender is told another result than the one that was stored',
+    breaks: ['I10'],
+    chapter(story) {
+      const told = story.begin('w0', ['beta']);
+      story.receipt(told, 'op-1', 5, story.cell('beta').seq + 7);
+      story.end(told);
+    },
+  },
+  {
+    name: 'a sender of another payload is told that it was accepted',
+    breaks: ['I10'],
+    chapter(story) {
+      let seq = 0;
+      story.tamper(({ receipts }) => (seq = receipts.find(({ id }) => id === 'op-1')!.seq!));
+      const told = story.begin('w0', ['beta']);
+      story.receipt(told, 'op-1', 6, seq);
+      story.end(told);
+    },
+  },
+  {
+    name: 'a receipt without an effect',
+    breaks: ['I10'],
+    chapter: (story) =>
+      story.tamper(({ receipts }) => receipts.push({ id: 'op-9', seq: 1, generation: 100, owner: 'nobody' })),
+  },
+  {
+    name: 'an accepted write is lost',
+    breaks: ['effects'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { effects: 0 });
+      story.end(told);
+    },
+  },
+  {
+    name: 'a write is there twice',
+    breaks: ['effects'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { effects: 2 });
+      story.end(told);
+    },
+  },
+  {
+    name: 'half of a transfer is there',
+    breaks: ['effects'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha', 'beta']);
+      story.write(told, { field: 'balance' });
+      story.end(told);
+      story.tamper(({ log, cells }) => {
+        const { key, read } = log.pop()!;
+        const cell = cells.get(key)!;
+        cells.set(key, { ...cell, seq: cell.seq - 1, balance: read! });
+      });
+    },
+  },
+  {
+    name: 'a value that no write has left',
+    breaks: ['effects'],
+    chapter: (story) =>
+      story.tamper(({ cells }) => cells.set('alpha', { ...cells.get('alpha')!, value: -1 })),
+  },
+  // ---------------------------------------------------------------------------------------------------------- leases
+  {
+    name: 'the store obeys a stranger',
+    breaks: ['I5'],
+    chapter: (story) =>
+      story.note('nemesis', {
+        e: 'intruder',
+        what: 'release',
+        key: 'alpha',
+        owner: 'stranger',
+        obeyed: true,
+      }),
+  },
+  {
+    name: 'a key is granted while somebody else holds it',
+    breaks: ['I5'],
+    chapter(story) {
+      const first = story.begin('w0', ['alpha']);
+      const second = story.begin('w1', ['alpha']);
+      story.end(first, 'LEASE_LOST');
+      story.end(second);
+    },
+  },
+  {
+    name: 'a held lease is gone although nobody released it',
+    breaks: ['I5'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const { key, owner } = told.grants[0]!;
+      story.note('w0', { e: 'renew', sent: story.t, key, owner, answer: false });
+      story.end(told, 'LEASE_LOST');
+    },
+  },
+  {
+    name: 'acquiring again gives another generation',
+    breaks: ['I6'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const { key, owner, generation } = told.grants[0]!;
+      story.note('w0', { e: 'acquire', sent: story.t, key, owner, floor: 0, generation: generation + 1 });
+      story.end(told);
+    },
+  },
+  {
+    name: 'acquiring again is refused as busy',
+    breaks: ['I6'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const { key, owner } = told.grants[0]!;
+      story.note('w0', { e: 'acquire', sent: story.t, key, owner, floor: 0, remainingMs: 900 });
+      story.end(told);
+    },
+  },
+  {
+    name: 'activating again is refused without a newer grant',
+    breaks: ['I6'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const grant = told.grants[0]!;
+      story.activate('w0', grant, grant.generation);
+      story.end(told);
+    },
+  },
+  {
+    name: 'one owner commits with two generations',
+    breaks: ['I6', 'I3'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { field: 'entry' });
+      story.write(told, { field: 'entry', as: { generation: told.grants[0]!.generation + 1 } });
+      story.end(told);
+    },
+  },
+  {
+    name: 'a lease is renewed after its call has ended',
+    breaks: ['I8'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const { key, owner } = told.grants[0]!;
+      story.end(told);
+      story.wait(10);
+      story.note('w0', { e: 'renew', sent: story.t, key, owner, answer: false });
+    },
+  },
+  {
+    name: 'a lease without an end',
+    breaks: ['I8'],
+    chapter: (story) =>
+      story.note('nemesis', { e: 'probe', key: 'alpha', owner: 'owner-x', generation: 100, remainingMs: -1 }),
+  },
+  {
+    name: 'a dead worker still holds its key',
+    breaks: ['I8'],
+    chapter(story) {
+      story.note('w2.1', {
+        e: 'acquire',
+        sent: story.t,
+        key: 'alpha',
+        owner: 'dead',
+        floor: 0,
+        generation: 900,
+      });
+      story.note('nemesis', { e: 'exit', worker: 'w2.1', expected: true, how: 'SIGKILL' });
+      story.wait(4 * TTL);
+      story.note('nemesis', { e: 'probe', key: 'alpha', owner: 'dead', generation: 900, remainingMs: 400 });
+    },
+  },
+  {
+    name: 'a caller waits far beyond its time',
+    breaks: ['I9'],
+    chapter(story) {
+      story.note('w0', { e: 'call', call: 'w0-waits', kind: 'modify', keys: ['alpha'], waitMs: 3_000 });
+      for (let i = 0; i < 9; i++) {
+        story.wait(5_000);
+        story.everyKey('w1');
+      }
+      story.note('w0', { e: 'end', call: 'w0-waits', outcome: 'LEASE_BUSY', late: false });
+    },
+  },
+  {
+    name: 'a worker gets nothing although there are no more faults',
+    breaks: ['I9'],
+    chapter: (story) => story.note('w2', { e: 'ready' }),
+  },
+  {
+    name: 'two owners activate one generation',
+    breaks: ['I7'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.end(told);
+      story.activate('w1', { ...told.grants[0]!, owner: 'another' });
+    },
+  },
+  {
+    name: 'the present holder is refused as stale',
+    breaks: ['I7'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      const { generation } = told.grants[0]!;
+      story.write(told, { outcome: 'none', code: 'STALE_GENERATION', current: generation - 1 });
+      story.end(told, 'STALE_GENERATION');
+    },
+  },
+  {
+    name: 'a key stays unwritten long after a fault',
+    breaks: ['recovery'],
+    chapter(story) {
+      story.fault('Redis frozen', { recovered: false });
+      story.wait(45_000);
+      story.everyKey('w0');
+    },
+  },
+  {
+    name: 'a promise is rejected and nobody catches it',
+    breaks: ['robustness'],
+    chapter: (story) => story.note('w0', { e: 'crash', error: 'unhandled: Error: renewal failed' }),
+  },
+  {
+    name: 'a worker ends by itself',
+    breaks: ['robustness'],
+    chapter: (story) => story.note('nemesis', { e: 'exit', worker: 'w0.1', expected: false, how: '1' }),
+  },
+  {
+    name: 'an error that is neither of the package nor of the database',
+    breaks: ['robustness'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.end(told, "TypeError: Cannot read properties of undefined (reading 'query')");
+    },
+  },
+];

@@ -1,0 +1,335 @@
+import type { Grant } from '../../libs/fencing/src/core/lease-store.js';
+import type { Checker } from './checker.js';
+import { Host } from './network.js';
+import type { Plant } from './plants.js';
+import type { VirtualProcess, World } from './world.js';
+
+/** What a statement answers while it waits for a lock: it is tried again whenever a transaction has ended. */
+export const BLOCKED = Symbol('blocked');
+export type Statement<T> = (session: Session) => T | typeof BLOCKED;
+
+/** The guard found another fence than the grant. */
+export class StaleGrant extends Error {
+  constructor(
+    readonly grant: Grant,
+    readonly current: number | undefined,
+  ) {
+    super('stale generation');
+  }
+}
+
+/** The server ended the session, or refused a statement; a transaction that was open is rolled back. */
+export class DatabaseError extends Error {}
+
+interface PendingWrite {
+  readonly key: string;
+  readonly attempt: string;
+  readonly base: number | undefined;
+}
+
+interface Transaction {
+  readonly grants: readonly Grant[];
+  readonly writes: PendingWrite[];
+  readonly claims: string[];
+  readonly results: Map<string, string>;
+  idleMs: number;
+}
+
+/**
+ * As much of PostgreSQL as the fence stands on: fence rows with share locks, one atomic statement for the activation, receipts
+ * under a unique index, transactions with an idle limit, crashes. Rows of the application take no locks: the worst case.
+ */
+export class Database {
+  readonly host: Host;
+  readonly fence = new Map<string, { generation: number; owner: string }>();
+  private onDisk = new Map<string, { generation: number; owner: string }>();
+  readonly receipts = new Map<string, { result: string | undefined; by: Session | undefined }>();
+  readonly sessions = new Set<Session>();
+  private readonly blocked = new Set<() => void>();
+  /** `activationDurability: 'relaxed'` */
+  isRelaxed = false;
+
+  constructor(
+    readonly world: World,
+    readonly checker: Checker,
+    readonly plant: Plant | undefined,
+  ) {
+    this.host = new Host(world);
+  }
+
+  connect(client: VirtualProcess): Session {
+    const session = new Session(this, client);
+    this.sessions.add(session);
+    return session;
+  }
+
+  /** Power fails: all sessions end; activations that were not on disk are gone. */
+  crash(): void {
+    for (const session of [...this.sessions]) session.terminate('the database crashed');
+    if (this.isRelaxed) {
+      this.fence.clear();
+      this.onDisk.forEach((row, key) => this.fence.set(key, row));
+    }
+    this.checker.count('database crashes');
+    this.checker.record('db', 'crashes and is back');
+  }
+
+  // --------------------------------------------------------------------------------------------------------- statements
+
+  activate({ key, generation, owner }: Grant): Statement<number | undefined> {
+    return (session) => {
+      // ON CONFLICT locks the row before it looks at it, so a rejected activation waits as well.
+      if (this.plant !== 'an activation that does not wait' && this.isShared(key, session)) return BLOCKED;
+      if (this.plant === 'an activation that does nothing before the first write') {
+        this.checker.activated(key, owner);
+        return undefined;
+      }
+      const ahead = this.raise(key, generation, owner);
+      const facts = { key, generation, owner };
+      if (ahead === undefined) this.checker.activated(key, owner);
+      this.checker.record('db', ahead === undefined ? 'activates' : `is ahead (${ahead})`, facts);
+      return ahead;
+    };
+  }
+
+  begin(grants: readonly Grant[], idleMs: number): Statement<void> {
+    return (session) => {
+      session.begin({ grants, writes: [], claims: [], results: new Map(), idleMs });
+      for (const grant of grants) {
+        const { key, generation, owner } = grant;
+        if (this.plant === 'an activation that does nothing before the first write') {
+          if (this.isShared(key, session)) return BLOCKED;
+          this.raise(key, generation, owner);
+        }
+        const row = this.fence.get(key);
+        const holds =
+          this.plant === 'a guard that compares nothing' ||
+          (this.plant === 'a guard that is content with a lower fence' &&
+            row &&
+            row.generation <= generation) ||
+          (row?.generation === generation && row.owner === owner);
+        this.checker.record('db', holds ? 'guards' : 'refuses', {
+          key,
+          generation,
+          owner,
+          fence: row?.generation,
+        });
+        if (!holds) throw new StaleGrant(grant, row?.generation);
+        if (this.plant !== 'a guard that does not lock') session.locks.add(key);
+      }
+    };
+  }
+
+  /** The version of a row; a transaction sees its own writes. */
+  read(key: string): Statement<number> {
+    return (session) => {
+      const own = session.transaction?.writes.filter((write) => write.key === key).length ?? 0;
+      return this.checker.versionOf(key) + own;
+    };
+  }
+
+  write(write: PendingWrite): Statement<void> {
+    return (session) => void session.open().writes.push(write);
+  }
+
+  touch(idleMs: number): Statement<void> {
+    return (session) => void (session.open().idleMs = idleMs);
+  }
+
+  /** Inserts a receipt. Answers the stored result where there is one already. */
+  claim(id: string): Statement<{ readonly result: string } | undefined> {
+    return (session) => {
+      const transaction = session.open();
+      const receipt = this.receipts.get(id);
+      if (receipt && !receipt.by) return { result: receipt.result! };
+      if (this.plant === 'a receipt that is looked up before it is written') {
+        transaction.claims.push(id);
+        return undefined;
+      }
+      if (receipt && receipt.by !== session) return BLOCKED;
+      this.receipts.set(id, { result: undefined, by: session });
+      transaction.claims.push(id);
+      return undefined;
+    };
+  }
+
+  recordResult(id: string, result: string): Statement<void> {
+    return (session) => void session.open().results.set(id, result);
+  }
+
+  commit(): Statement<void> {
+    return (session) => {
+      const { writes, grants, claims, results } = session.open();
+      for (const { key, attempt, base } of writes) {
+        const { owner, generation } = grants.find((grant) => grant.key === key)!;
+        this.checker.record('db', 'commits', { key, attempt, generation, owner, base });
+        this.checker.committed({ key, attempt, base, owner, generation });
+      }
+      for (const id of claims) {
+        const result = results.get(id)!;
+        this.receipts.set(id, { result, by: undefined });
+        this.checker.effect(id, result);
+      }
+      this.onDisk = new Map(this.fence);
+      session.end();
+    };
+  }
+
+  // --------------------------------------------------------------------------------------------------------------- parts
+
+  /** Answers the fence's generation where it is ahead. */
+  private raise(key: string, generation: number, owner: string): number | undefined {
+    const row = this.fence.get(key);
+    const isNewer =
+      !row ||
+      row.generation < generation ||
+      (this.plant === 'an activation that ignores the owner' && row.generation === generation) ||
+      this.plant === 'an activation that overwrites a newer one';
+    if (isNewer) {
+      this.fence.set(key, { generation, owner });
+      if (!this.isRelaxed) this.onDisk.set(key, { generation, owner });
+    } else if (row.generation !== generation || row.owner !== owner) {
+      return row.generation;
+    }
+    return undefined;
+  }
+
+  private isShared(key: string, except: Session): boolean {
+    for (const session of this.sessions) if (session !== except && session.locks.has(key)) return true;
+    return false;
+  }
+
+  /** Calls `retry` when a transaction has ended. Answers how to stop. */
+  whenUnlocked(retry: () => void): () => void {
+    this.blocked.add(retry);
+    return () => this.blocked.delete(retry);
+  }
+
+  unlocked(): void {
+    for (const retry of [...this.blocked]) retry();
+  }
+}
+
+/** One backend of the database: runs the statements of one connection, one after the other. */
+export class Session {
+  readonly locks = new Set<string>();
+  transaction: Transaction | undefined;
+  private readonly queue: { run: () => void; fail: (error: Error) => void }[] = [];
+  private isBusy = false;
+  private isOver = false;
+  private stopWaiting: (() => void) | undefined;
+  private cancelIdle: (() => void) | undefined;
+
+  constructor(
+    private readonly database: Database,
+    readonly client: VirtualProcess,
+  ) {}
+
+  /** Runs a statement; one that waits for a lock longer than `lockMs` fails. */
+  execute<T>(statement: Statement<T>, lockMs = Infinity): Promise<T> {
+    return new Promise((resolve, reject) => {
+      if (this.isOver) return reject(new DatabaseError('the session is over'));
+      const attempt = (): boolean => {
+        try {
+          const answer = statement(this);
+          if (answer === BLOCKED) return false;
+          resolve(answer);
+        } catch (error) {
+          this.end();
+          reject(error as Error);
+        }
+        return true;
+      };
+      const run = (): void => {
+        if (attempt()) return this.next();
+        const done = (): void => {
+          stop();
+          cancel();
+          this.stopWaiting = undefined;
+        };
+        const stop = this.database.whenUnlocked(() => {
+          if (!attempt()) return;
+          done();
+          this.next();
+        });
+        const cancel =
+          lockMs === Infinity
+            ? () => undefined
+            : this.database.world.after(lockMs, () => {
+                done();
+                this.end();
+                reject(new DatabaseError('lock timeout'));
+                this.next();
+              });
+        this.stopWaiting = () => {
+          done();
+          reject(new DatabaseError('terminated'));
+        };
+      };
+      this.queue.push({ run, fail: reject });
+      this.pump();
+    });
+  }
+
+  begin(transaction: Transaction): void {
+    this.transaction = transaction;
+  }
+
+  open(): Transaction {
+    if (!this.transaction) throw new DatabaseError('there is no transaction');
+    return this.transaction;
+  }
+
+  /** The transaction is over: what was committed is visible already, anything else is gone. */
+  end(): void {
+    const { transaction, database } = this;
+    if (!transaction) return;
+    this.transaction = undefined;
+    this.locks.clear();
+    for (const id of transaction.claims) {
+      if (database.receipts.get(id)?.by === this) database.receipts.delete(id);
+    }
+    // After the statement that ended it.
+    queueMicrotask(() => database.unlocked());
+  }
+
+  /** The client is gone. A statement that waits for a lock is not disturbed by that: it goes on, as in PostgreSQL. */
+  hangUp(): void {
+    if (this.isOver) return;
+    this.queue.splice(0).forEach(({ fail }) => fail(new DatabaseError('the client is gone')));
+    if (!this.stopWaiting) this.terminate('the client is gone');
+    else this.queue.push({ run: () => this.terminate('the client is gone'), fail: () => undefined });
+  }
+
+  /** The server ends the session. */
+  terminate(why: string): void {
+    if (this.isOver) return;
+    this.isOver = true;
+    this.database.sessions.delete(this);
+    this.cancelIdle?.();
+    this.stopWaiting?.();
+    this.queue.splice(0).forEach(({ fail }) => fail(new DatabaseError(why)));
+    if (this.transaction) this.database.checker.record('db', `rolls back: ${why}`);
+    this.end();
+  }
+
+  private next(): void {
+    this.isBusy = false;
+    this.pump();
+  }
+
+  private pump(): void {
+    if (this.isBusy) return;
+    this.cancelIdle?.();
+    const statement = this.queue.shift();
+    if (statement) {
+      this.isBusy = true;
+      statement.run();
+    } else if (this.transaction && this.database.plant !== 'no idle limit') {
+      this.cancelIdle = this.database.world.after(this.transaction.idleMs, () => {
+        this.database.checker.count('idle limits');
+        this.terminate('idle in transaction');
+      });
+    }
+  }
+}

@@ -1,0 +1,159 @@
+import { CommitUnknownError, FencingError } from '../../libs/fencing/src/core/errors.js';
+import type { OperationRequest } from '../../libs/fencing/src/core/fence.js';
+import type { HeldLease } from '../../libs/fencing/src/core/lease.js';
+import { type LeaseOptions, resolveLeaseOptions } from '../../libs/fencing/src/core/options.js';
+import type { Application } from './application.js';
+import type { Checker } from './checker.js';
+import type { Tx } from './memory-fence.js';
+import type { World } from './world.js';
+
+export interface Job {
+  readonly name: string;
+  readonly keys: readonly string[];
+  readonly options: LeaseOptions & { ttlMs: number; waitMs: number };
+  /** The operation that its first write is. */
+  readonly operation?: string;
+  readonly abortAfterMs?: number;
+  /** How much the body dawdles, as a part of the ttl. */
+  readonly dawdles: number;
+  readonly writes: number;
+  readonly throws: boolean;
+  readonly leavesWork: boolean;
+}
+
+/** What the body of a leased method may throw by itself. */
+class BodyFailure extends Error {}
+
+/** Runs one leased read-modify-write in an application. Answers whether it came to its end. */
+export async function runJob(
+  app: Application,
+  job: Job,
+  checker: Checker,
+  onBody = () => {},
+): Promise<boolean> {
+  const { process, keeper } = app;
+  const options = resolveLeaseOptions('the simulation', job.options);
+  const startedAt = process.now();
+  const pausedMs = process.pausedMs;
+  const abort = job.abortAfterMs === undefined ? undefined : new AbortController();
+  if (job.abortAfterMs !== undefined) process.setTimer(job.abortAfterMs, () => abort!.abort());
+  checker.count('calls');
+  checker.record(app.name, `calls ${job.name}`, { keys: job.keys, ...job.options, operation: job.operation });
+  let began = false;
+  try {
+    await keeper.run(
+      job.keys,
+      options,
+      async (leases) => {
+        began = true;
+        checker.count('bodies');
+        checker.record(app.name, `${job.name} begins`, { generation: leases[0]!.generation });
+        onBody();
+        for (const lease of leases) {
+          checker.demand(
+            lease.remainingMs() >= options.ttlMs / 2,
+            'validity',
+            () => `${job.name} begins with ${lease.remainingMs()} ms left of ${options.ttlMs}`,
+          );
+        }
+        await new Body(app, job, leases, checker).run();
+      },
+      { signal: abort?.signal },
+    );
+    checker.record(app.name, `${job.name} is done`);
+    return began;
+  } catch (error) {
+    checker.record(app.name, `${job.name} ends: ${String(error)}`);
+    if (!(error instanceof FencingError) && !(error instanceof BodyFailure))
+      checker.violated('error', `${job.name} ends with ${String((error as Error).stack ?? error)}`);
+    return false;
+  } finally {
+    const waitedMs = process.now() - startedAt;
+    const bound = options.waitMs + 12 * app.storeTimeoutMs + 1_000 + 1.1 * (process.pausedMs - pausedMs);
+    if (!began)
+      checker.demand(
+        waitedMs <= bound,
+        'I9',
+        () => `${job.name} got no turn and no timeout for ${waitedMs} ms`,
+      );
+  }
+}
+
+class Body {
+  private readonly world: World;
+  private readonly bases = new Map<string, number>();
+
+  constructor(
+    private readonly app: Application,
+    private readonly job: Job,
+    private readonly leases: readonly HeldLease[],
+    private readonly checker: Checker,
+  ) {
+    this.world = app.process.world;
+  }
+
+  async run(): Promise<void> {
+    const { app, job } = this;
+    // Only what is read after the activation is sure to be current when it is written.
+    if (job.options.activate !== 'write') {
+      for (const key of job.keys)
+        this.bases.set(
+          key,
+          await app.fence.read(key).catch((error) => Promise.reject(new BodyFailure(error))),
+        );
+    }
+    await this.dawdle();
+    for (let n = 0; n < job.writes; n++) {
+      await this.write(`${job.name}.${n}`, n === 0 ? job.operation : undefined);
+      await this.dawdle();
+    }
+    if (job.throws) throw new BodyFailure('of the body');
+    if (job.leavesWork) void this.lateWork();
+  }
+
+  private async write(attempt: string, operation: string | undefined): Promise<void> {
+    const { app, job, checker } = this;
+    const request: OperationRequest | undefined =
+      operation === undefined ? undefined : { where: 'the simulation', id: operation, fingerprint: 'same' };
+    let result: string;
+    try {
+      result = await app.writes.write('the simulation', { operation: request }, async (manager) => {
+        const tx = manager as Tx;
+        for (const key of job.keys) await tx.write(key, attempt, this.bases.get(key));
+        if (this.world.random.chance(0.2)) await this.dawdle();
+        return attempt;
+      });
+    } catch (error) {
+      checker.record(app.name, `${attempt} fails: ${String(error)}`);
+      checker.outcome(attempt, error instanceof CommitUnknownError ? 'unknown' : 'refused');
+      throw error;
+    }
+    const isDuplicate = operation !== undefined && result !== attempt;
+    checker.record(app.name, `${attempt} is ${isDuplicate ? `answered with ${result}` : 'accepted'}`);
+    checker.outcome(attempt, isDuplicate ? 'duplicate' : 'accepted');
+    if (operation !== undefined) checker.answered(operation, result);
+    if (!isDuplicate) for (const [key, base] of this.bases) this.bases.set(key, base + 1);
+  }
+
+  /** Something that nobody awaits: it must not write under a lease that has ended. */
+  private async lateWork(): Promise<void> {
+    const { app, job, checker, world } = this;
+    await app.process.sleep(world.random.between(0, job.options.ttlMs));
+    const attempt = `${job.name}.late`;
+    const isAccepted = await app.writes
+      .write('the simulation', {}, (manager) => (manager as Tx).write(job.keys[0]!, attempt, undefined))
+      .then(
+        () => true,
+        () => false,
+      );
+    checker.demand(!isAccepted, 'released', () => `${attempt} was accepted after its call had ended`);
+  }
+
+  private async dawdle(): Promise<void> {
+    const { ttlMs } = this.job.options;
+    for (let left = this.world.random.between(0, this.job.dawdles); left > 0; left -= 0.3) {
+      await this.app.process.sleep(Math.min(left, 0.3) * ttlMs);
+      for (const lease of this.leases) this.app.demandValid(lease);
+    }
+  }
+}
