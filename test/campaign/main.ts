@@ -4,7 +4,6 @@ import path from 'node:path';
 import { setTimeout as sleep } from 'node:timers/promises';
 import { Redis } from 'ioredis';
 import { bucketOf } from '../../libs/fencing/src/core/buckets.js';
-import { INSPECT } from '../../libs/fencing/src/redis/scripts.js';
 import { PostgresServer } from '../support/postgres-server.js';
 import { RedisServer } from '../support/redis-server.js';
 import { check, type Evidence, openOperations, type Verdict } from './checker.js';
@@ -147,9 +146,8 @@ function probe(url: string, history: HistoryFile): () => Promise<void> {
   const look = async () => {
     while (!stopped) {
       for (const key of KEYS) {
-        const held = (await redis
-          .eval(INSPECT, 1, `fencing:{${bucketOf(key)}}:lease:${key}`)
-          .catch(() => null)) as [string, number] | null;
+        const lease = `fencing:{${bucketOf(key)}}:lease:${key}`;
+        const held = await Promise.all([redis.get(lease), redis.pttl(lease)]).catch(() => undefined);
         const [, owner, generation] = /^(\S+) (\d+)$/.exec(held?.[0] ?? '') ?? [];
         if (owner)
           history.note({ e: 'probe', key, owner, generation: Number(generation), remainingMs: held![1] });

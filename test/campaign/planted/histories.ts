@@ -34,9 +34,6 @@ export const PLANTED: readonly Planted[] = [
       const second = story.begin('w1', ['alpha'], { grant: { generation: 5_000 } });
       story.write(second);
       story.end(second);
-      // The rest of the story goes on above it.
-      story.begin('w1', ['alpha'], { grant: { generation: 100_000 } });
-      story.wait(2 * TTL);
     },
   },
   {
@@ -136,6 +133,11 @@ export const PLANTED: readonly Planted[] = [
       story.tamper(({ receipts }) => receipts.push({ id: 'op-9', seq: 1, generation: 100, owner: 'nobody' })),
   },
   {
+    name: 'an effect without a receipt',
+    breaks: ['I10'],
+    chapter: (story) => story.tamper(({ receipts }) => receipts.splice(0, 1)),
+  },
+  {
     name: 'an accepted write is lost',
     breaks: ['effects'],
     chapter(story) {
@@ -165,6 +167,47 @@ export const PLANTED: readonly Planted[] = [
         const cell = cells.get(key)!;
         cells.set(key, { ...cell, seq: cell.seq - 1, balance: read! });
       });
+    },
+  },
+  {
+    name: 'an update is lost although nobody else was in between',
+    breaks: ['effects'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.tamper(({ cells }) => cells.set('alpha', { ...cells.get('alpha')!, value: 77 }));
+      story.write(told);
+      story.end(told);
+      story.tamper(({ log }) => log.push({ ...log.pop()!, read: 77 }));
+    },
+  },
+  {
+    name: 'a write is missing in the order of the commits',
+    breaks: ['effects'],
+    chapter: (story) =>
+      story.tamper(({ log }) => {
+        log.splice(
+          log.findIndex(({ field }) => field === 'value'),
+          1,
+        );
+      }),
+  },
+  {
+    name: 'a write that nobody sent',
+    breaks: ['effects'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { field: 'entry' });
+      story.end(told);
+      story.tamper(({ log }) => log.push({ ...log.pop()!, attempt: 'nobody' }));
+    },
+  },
+  {
+    name: 'a transfer makes money',
+    breaks: ['effects'],
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { field: 'balance' });
+      story.end(told);
     },
   },
   {

@@ -47,7 +47,7 @@ export class Story {
 
   note(who: string, step: Step): void {
     this.t += 1;
-    this.events.push({ t: this.t, who, ...step } as HistoryEvent);
+    this.events.push({ t: this.t, who, ...step });
   }
 
   wait(ms: number): void {
@@ -59,15 +59,12 @@ export class Story {
   }
 
   /** A worker calls, is granted the keys, activates them and reads. */
-  begin(
-    who: string,
-    keys: string[],
-    { kind = 'modify', grant = {} as Partial<Granted>, waitMs = 3_000 } = {},
-  ): Told {
+  begin(who: string, keys: string[], { kind = 'modify', grant = {}, waitMs = 3_000 } = {}): Told {
     const call = `${who}-${++this.count}`;
     this.note(who, { e: 'call', call, kind, keys, waitMs });
     const grants = keys.map((key) => {
       const one = { key, generation: (this.generation += 10), owner: `owner-${++this.count}`, ...grant };
+      this.generation = Math.max(this.generation, one.generation);
       this.note(who, {
         e: 'acquire',
         sent: this.t,

@@ -17,6 +17,8 @@ const EVERY: errors.FencingError[] = [
   new errors.CommitUnknownError(SECRET, why),
   new errors.WriteRolledBackError(SECRET, why),
   new errors.OperationConflictError(SECRET),
+  new errors.RowMissingError(SECRET, 'Account'),
+  new errors.FencingHeadersError('malformed', 'Fencing-Generation is no generation.'),
   new errors.FenceBypassError('A query runner of its own', 'Use the repositories.'),
   new errors.LeaseOrderError(SECRET),
   new errors.LeaseKeyError('@Leased on Reports.rebuild', '{0} of the key is empty.', why),

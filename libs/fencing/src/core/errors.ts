@@ -13,6 +13,8 @@ export type FencingErrorCode =
   | 'COMMIT_UNKNOWN'
   | 'WRITE_ROLLED_BACK'
   | 'OPERATION_CONFLICT'
+  | 'ROW_MISSING'
+  | 'INVALID_FENCING_HEADERS'
   | 'FENCE_BYPASSED'
   | 'WRONG_ORDER'
   | 'INVALID_KEY'
@@ -241,6 +243,36 @@ export class OperationConflictError extends FencingError {
         'send the same arguments to get the stored result.',
     );
     Object.defineProperty(this, 'operationId', { enumerable: false });
+  }
+}
+
+/** The row that a guarded update or delete names does not exist. Nothing was written. */
+export class RowMissingError extends FencingError {
+  override get code() {
+    return 'ROW_MISSING' as const;
+  }
+  constructor(
+    key: string,
+    /** The name of the entity. */
+    readonly entity: string,
+  ) {
+    super(
+      `The row of ${entity} that a write under lease ${keyLabel(key)} names does not exist: it was never there, or was deleted.`,
+      { key },
+    );
+  }
+}
+
+/** A request to an `@AcceptFencing` handler brought no grant, or one that cannot be read or is not trusted. Nothing was run. */
+export class FencingHeadersError extends FencingError {
+  override get code() {
+    return 'INVALID_FENCING_HEADERS' as const;
+  }
+  constructor(
+    readonly reason: 'missing' | 'malformed' | 'untrusted',
+    problem: string,
+  ) {
+    super(problem);
   }
 }
 

@@ -3,6 +3,7 @@ import { FencingConfigError, type FencingError, NoLeaseError, StaleGenerationErr
 import type { Fence, IsolationLevel, OperationRequest, WriteAuthority } from './fence.js';
 import type { HeldLease } from './lease.js';
 import type { LeaseKeeper } from './lease-keeper.js';
+import { settleLease } from './settle-lease.js';
 
 export interface WriteOptions {
   /** @default the database's own, READ COMMITTED */
@@ -57,11 +58,7 @@ export class FencedWrites {
 
   /** Makes sure that the lease may write now, or throws. No connection is taken for a lease that has ended. */
   private async settle(lease: HeldLease): Promise<void> {
-    lease.assertHeld();
-    if (lease.state === 'uncertain') {
-      if (lease.options.onUncertain === 'withhold') await confirmed(lease);
-      else await this.keeper.confirm(lease);
-    }
+    await settleLease(lease);
     if (!lease.activated) {
       const ahead = await this.keeper.activateForWrite(lease);
       lease.assertHeld();
@@ -72,20 +69,6 @@ export class FencedWrites {
       }
     }
   }
-}
-
-/** Resolves when a renewal confirms the lease; rejects when it ends first. Its deadline bounds the wait. */
-function confirmed(lease: HeldLease): Promise<void> {
-  return new Promise((resolve, reject) => {
-    const stops = [
-      lease.onRenewed(() => settle(resolve)),
-      lease.onEnd((reason) => settle(() => reject(reason))),
-    ];
-    const settle = (act: () => void): void => {
-      stops.forEach((stop) => stop());
-      act();
-    };
-  });
 }
 
 function authorityOf(leases: readonly HeldLease[]): WriteAuthority {

@@ -239,6 +239,21 @@ describe('a stopping keeper', () => {
     expect(await store.inspect(KEY)).toBeUndefined();
   });
 
+  it('gives a grant back that was on its way when it began to stop', async () => {
+    const { keeper, store, clock } = keeperBench();
+    const answer = new Gate();
+    store.next('acquire', { slow: answer });
+    const body = jest.fn();
+    const call = observe(keeper.run([KEY], leaseOptions(), body));
+    await clock.advance(0);
+    void keeper.stop(0);
+    answer.open();
+    await clock.advance(0);
+    expect(call.error).toMatchObject({ code: 'STORE_UNAVAILABLE', retryable: false });
+    expect(body).not.toHaveBeenCalled();
+    expect(await store.inspect(KEY)).toBeUndefined();
+  });
+
   it('ends the wait of those who stand in line', async () => {
     const { keeper, store, clock } = keeperBench();
     store.steal(KEY);

@@ -1,4 +1,5 @@
 import { randomUUID } from 'node:crypto';
+import { Acquirer, type Call, type Granted, shuttingDown } from './acquirer.js';
 import type { Clock } from './clock.js';
 import { currentFrame, runInFrame } from './context.js';
 import {
@@ -12,20 +13,16 @@ import {
 } from './errors.js';
 import type { Fence } from './fence.js';
 import { HeldLease, type LeaseHost } from './lease.js';
-import type { AcquireAnswer, LeaseStore, ReleaseAnswer, ReleaseRequest, WakeHint } from './lease-store.js';
+import type { LeaseStore, ReleaseAnswer } from './lease-store.js';
 import type { FencingLogger } from './logger.js';
 import type { ResolvedLeaseOptions } from './options.js';
 import { Renewals } from './renewals.js';
-import { backoff, jitter, sleep, unlessAborted, within } from './timing.js';
+import { StoreClient, type StoreClientOptions } from './store-client.js';
+import { unlessAborted, within } from './timing.js';
 import { type Turn, type Waiter, WaitLines } from './wait-lines.js';
 
-export interface KeeperOptions {
-  readonly store: LeaseStore;
+export interface KeeperOptions extends StoreClientOptions {
   readonly fence?: Fence;
-  readonly clock: Clock;
-  readonly logger: FencingLogger;
-  /** How long one request to the lease store may take, ms. */
-  readonly storeTimeoutMs: number;
 }
 
 /** A result that goes on after the method that gave it has returned. */
@@ -35,20 +32,6 @@ export interface StreamedResult<T> {
   readonly ended: Promise<void>;
 }
 
-/** A caller that wants a key. */
-interface Call {
-  readonly key: string;
-  owner: string;
-  readonly options: ResolvedLeaseOptions;
-  readonly startedAt: number;
-  readonly until: number;
-  readonly signal?: AbortSignal;
-  /** Asked for by work that holds a lease: allowed while the application stops. */
-  readonly draining: boolean;
-}
-
-/** A waiter hears of a free key by a hint; where one was lost it looks again after this at the latest, ms. */
-const LONGEST_PAUSE_MS = 2_000;
 /** How often an activation is tried against a fence that is ahead. The model needs 1 + expiries + losses of the store. */
 const MOST_ACTIVATIONS = 10;
 
@@ -61,14 +44,11 @@ export class LeaseKeeper implements LeaseHost {
   readonly logger: FencingLogger;
   private readonly store: LeaseStore;
   private readonly fence: Fence | undefined;
-  /** This keeper as a waiter at the store. */
-  private readonly id = randomUUID();
+  private readonly client: StoreClient;
+  private readonly acquirer: Acquirer;
   private readonly lines: WaitLines;
   private readonly renewals: Renewals;
   private readonly held = new Set<HeldLease>();
-  private readonly releases = new Set<Promise<unknown>>();
-  private readonly pauses = new Set<Pause>();
-  private stopping = false;
   private onIdle: (() => void) | undefined;
 
   constructor(private readonly settings: KeeperOptions) {
@@ -76,7 +56,9 @@ export class LeaseKeeper implements LeaseHost {
     this.logger = settings.logger;
     this.store = settings.store;
     this.fence = settings.fence;
+    this.client = new StoreClient(settings);
     this.lines = new WaitLines(this.clock);
+    this.acquirer = new Acquirer(this.client, this.clock, this.lines);
     this.renewals = new Renewals(this.store, this.clock);
   }
 
@@ -99,20 +81,16 @@ export class LeaseKeeper implements LeaseHost {
     } = {},
   ): Promise<T | undefined> {
     const outer = currentFrame();
-    const joined = new Map<string, HeldLease>();
-    for (const lease of outer.leases) {
-      if (lease.host === this && !lease.isOver) joined.set(lease.key, lease);
-    }
-    for (const key of keys) joined.get(key)?.assertHeld();
-    const taken = await this.takeAll(
-      keys.filter((key) => !joined.has(key)),
-      options,
-      extra.signal,
+    const joined = outer.leases.filter(
+      (lease) => lease.host === this && !lease.isOver && keys.includes(lease.key),
     );
+    for (const lease of joined) lease.assertHeld();
+    const free = joined.length > 0 ? keys.filter((key) => !joined.some((lease) => lease.key === key)) : keys;
+    const taken = await this.takeAll(free, options, extra.signal);
     if (!taken) return undefined;
 
-    const byKey = new Map([...joined, ...taken.map((lease) => [lease.key, lease] as const)]);
-    const leases = keys.map((key) => byKey.get(key)!);
+    const all = [...joined, ...taken];
+    const leases = keys.length === 1 ? all : keys.map((key) => all.find((lease) => lease.key === key)!);
     // Innermost last, and of several keys the first one: it is what `current()` means.
     const around = outer.leases.filter((lease) => !lease.isOver && !leases.includes(lease));
     const frame = { ...outer, leases: [...around, ...new Set([...leases].reverse())] };
@@ -141,7 +119,6 @@ export class LeaseKeeper implements LeaseHost {
   ): Promise<HeldLease> {
     // Work that is being drained may still take the leases that it needs to end.
     const draining = currentFrame().leases.some((lease) => !lease.ended());
-    if (this.stopping && !draining) throw shuttingDown(key);
     if (this.fence?.inTransaction()) throw new LeaseOrderError(key);
     const call: Call = {
       key,
@@ -152,7 +129,7 @@ export class LeaseKeeper implements LeaseHost {
       signal,
       draining,
     };
-    if (signal?.aborted) throw new WaitAbortedError(key, signal.reason);
+    this.acquirer.assertMayTake(call);
     let turn: Turn = { sentAt: call.startedAt };
     if (!this.lines.enter(key)) {
       if (options.waitMs === 0) throw new LeaseBusyError(key, 0, this.lines.freeInMs(key));
@@ -189,10 +166,16 @@ export class LeaseKeeper implements LeaseHost {
   async activateForWrite(lease: HeldLease): Promise<number | undefined> {
     const answer = await this.askFence(lease, this.settings.storeTimeoutMs);
     if (answer.activated) return undefined;
-    await this.askStore(this.store.acquire({ ...this.claim(lease), floor: answer.generation })).catch(
-      () => undefined,
-    );
+    await this.raise(lease, answer.generation);
     return answer.generation;
+  }
+
+  async raise(lease: HeldLease, generation: number): Promise<void> {
+    // A lease that has ended must not take its key again.
+    if (!this.held.has(lease)) return;
+    await this.client
+      .ask(this.store.acquire({ ...this.claim(lease), floor: generation }))
+      .catch(() => undefined);
   }
 
   /**
@@ -201,19 +184,15 @@ export class LeaseKeeper implements LeaseHost {
    * @returns how many were cut off
    */
   async stop(drainMs: number): Promise<number> {
-    this.stopping = true;
     this.lines.rejectAll((waiter) => (waiter.draining ? undefined : shuttingDown(waiter.key)));
-    for (const pause of this.pauses) pause.wake();
+    this.acquirer.stop();
     const idle = new Promise<void>((resolve) => (this.onIdle = resolve));
     if (this.held.size > 0) {
       await within(this.clock, drainMs, idle, () => new Error('drained')).catch(() => undefined);
     }
     const cut = this.heldLeases;
     for (const lease of cut) lease.lose('drained');
-    const answered = Promise.allSettled([...this.releases]);
-    await within(this.clock, this.settings.storeTimeoutMs, answered, () => new Error('unanswered')).catch(
-      () => undefined,
-    );
+    await this.client.stop();
     this.renewals.close();
     return cut.length;
   }
@@ -224,7 +203,7 @@ export class LeaseKeeper implements LeaseHost {
     if (!this.held.delete(lease)) return;
     // A lease that was never started is still in the hands of `takeAsHead`, which keeps its place in the line.
     if (lease.started) this.leave(lease);
-    else this.release({ key: lease.key, owner: lease.owner }, lease.options.ttlMs).catch(() => undefined);
+    else this.client.release({ key: lease.key, owner: lease.owner }, lease.options.ttlMs);
     if (this.held.size === 0) this.onIdle?.();
   }
 
@@ -259,17 +238,16 @@ export class LeaseKeeper implements LeaseHost {
     for (;;) {
       let lease: HeldLease;
       try {
-        lease = turn.grant
-          ? this.hold(call, turn.grant.generation, turn.sentAt)
-          : await this.acquire(call, turn);
+        const { grant, sentAt } = turn;
+        lease = this.hold(call, grant ? { ...grant, sentAt } : await this.acquirer.acquire(call, turn));
       } catch (error) {
         this.passOn(call.key);
         throw error;
       }
       try {
-        this.refuseWhileStopping(call);
+        this.acquirer.assertMayTake(call);
         if ((await this.activate(lease, call)) && (await this.hasEnoughLeft(lease))) {
-          this.refuseWhileStopping(call);
+          this.acquirer.assertMayTake(call);
           lease.started = true;
           return lease;
         }
@@ -289,88 +267,12 @@ export class LeaseKeeper implements LeaseHost {
     }
   }
 
-  /** A grant that was on its way when the application began to stop is given back. */
-  private refuseWhileStopping({ key, draining }: Call): void {
-    if (this.stopping && !draining) throw shuttingDown(key);
-  }
-
-  private hold(call: Call, generation: number, sentAt: number): HeldLease {
+  private hold(call: Call, { generation, sentAt }: Granted): HeldLease {
     const lease = new HeldLease(call.key, call.owner, generation, sentAt, call.options, this);
     this.held.add(lease);
     this.renewals.add(lease);
     this.lines.expectFreeAt(call.key, lease.validUntil);
     return lease;
-  }
-
-  private async acquire(call: Call, { waitMs, sentAt: since }: Turn): Promise<HeldLease> {
-    const { key, options, until, signal } = call;
-    const pause = new Pause(this.clock, this.id);
-    let watch = waitMs === undefined ? undefined : this.store.watch(key, pause.hear, since);
-    let registered = waitMs !== undefined;
-    this.pauses.add(pause);
-    try {
-      if (waitMs !== undefined) await this.waitForHint(call, pause, waitMs);
-      for (let failures = 0; ;) {
-        const sentAt = this.clock.now();
-        const waiter = sentAt < until ? { id: this.id, forMs: until - sentAt } : undefined;
-        let asked: Promise<AcquireAnswer> | undefined;
-        let answer: AcquireAnswer;
-        try {
-          if (signal?.aborted) throw new WaitAbortedError(key, signal.reason);
-          this.refuseWhileStopping(call);
-          pause.reset();
-          asked = this.store.acquire({ ...this.claim(call), floor: 0, waiter });
-          answer = await unlessAborted(
-            this.askStore(asked, until),
-            signal,
-            () => new WaitAbortedError(key, signal?.reason),
-          );
-        } catch (error) {
-          // The store may have noted the waiter all the same.
-          registered ||= asked !== undefined && waiter !== undefined;
-          const pauseMs = backoff(failures++);
-          const again =
-            error instanceof StoreUnavailableError && error.retryable && this.clock.now() + pauseMs < until;
-          if (again) {
-            await sleep(this.clock, pauseMs, signal);
-            continue;
-          }
-          // Whether it was granted is unknown, or not yet: if it was, the key must not stay taken.
-          const giveBack = () =>
-            this.release({ key, owner: call.owner }, options.ttlMs).catch(() => undefined);
-          if (asked) void giveBack();
-          void asked?.then(({ granted }) => (granted ? giveBack() : undefined)).catch(() => undefined);
-          throw error;
-        }
-        if (answer.granted) {
-          registered = false;
-          if (signal?.aborted) {
-            this.release({ key, owner: call.owner }, options.ttlMs).catch(() => undefined);
-            throw new WaitAbortedError(key, signal.reason);
-          }
-          return this.hold(call, answer.generation, sentAt);
-        }
-        registered ||= waiter !== undefined;
-        this.lines.expectFreeAt(key, this.clock.now() + answer.remainingMs);
-        if (this.clock.now() >= until)
-          throw new LeaseBusyError(key, this.clock.now() - call.startedAt, answer.remainingMs);
-        if (!watch) {
-          watch = this.store.watch(key, pause.hear, sentAt);
-          // Hints sent before the watch was live are gone, so the key is tried once more after that.
-          watch.live?.then(pause.wake, () => undefined);
-        }
-        await this.waitForHint(call, pause, answer.remainingMs);
-      }
-    } finally {
-      this.pauses.delete(pause);
-      watch?.stop();
-      if (registered) this.withdraw(key);
-    }
-  }
-
-  private waitForHint(call: Call, pause: Pause, remainingMs: number): Promise<void> {
-    const left = call.until - this.clock.now();
-    return pause.wait(Math.min(left, jitter(Math.min(remainingMs + 1, LONGEST_PAUSE_MS))), call.signal);
   }
 
   /** `false`: the grant went to somebody else meanwhile. */
@@ -386,7 +288,7 @@ export class LeaseKeeper implements LeaseHost {
       if (answer.activated) return true;
       // The store lost its counter, or was replaced: it starts again above what the database has seen.
       const sentAt = this.clock.now();
-      const again = await this.askStore(
+      const again = await this.client.ask(
         this.store.acquire({ ...this.claim(lease), floor: answer.generation }),
       );
       if (!again.granted) return false;
@@ -432,18 +334,6 @@ export class LeaseKeeper implements LeaseHost {
     return { key: of.key, owner: of.owner, ttlMs: of.options.ttlMs };
   }
 
-  private askStore<T>(work: Promise<T>, until = 0): Promise<T> {
-    const { storeTimeoutMs } = this.settings;
-    const left = until - this.clock.now();
-    const bound = left > 0 ? Math.max(100, Math.min(left, storeTimeoutMs)) : storeTimeoutMs;
-    return within(
-      this.clock,
-      bound,
-      work,
-      () => new StoreUnavailableError('lease store', `no answer within ${Math.round(bound)} ms.`),
-    );
-  }
-
   // --------------------------------------------------------------------------------------------------------- leaving
 
   /** Ends leases of one call. Answers what the call must reject with, where one of them had been lost. */
@@ -482,37 +372,31 @@ export class LeaseKeeper implements LeaseHost {
     const holdMs =
       lease.state === 'released' ? Math.ceil(options.holdAtLeastMs - (now - lease.grantedAt)) : 0;
     const next = this.lines.next(key);
-    if (!next && holdMs <= 0) {
-      this.release({ key, owner }, options.ttlMs).catch(() => undefined);
-      return;
-    }
     const successor =
       next && holdMs <= 0
-        ? { owner: next.owner, ttlMs: next.ttlMs, waiterId: this.id, forMs: Math.max(0, next.until - now) }
+        ? {
+            owner: next.owner,
+            ttlMs: next.ttlMs,
+            waiterId: this.acquirer.waiterId,
+            forMs: Math.max(0, next.until - now),
+            mayOvertake: this.lines.mayKeep(key),
+          }
         : undefined;
-    const answer = this.release(
+    this.client.release(
       { key, owner, holdMs: holdMs > 0 ? holdMs : undefined, successor },
       Math.max(options.ttlMs, holdMs),
+      next && ((answer) => this.giveTurn(next, now, answer)),
     );
-    if (next) {
-      void answer.then(
-        ({ successor }) => this.giveTurn(next, now, successor),
-        () => this.giveTurn(next, now, 'unknown'),
-      );
-    } else {
-      answer.catch(() => undefined);
-    }
   }
 
-  private giveTurn(waiter: Waiter, sentAt: number, answer: ReleaseAnswer['successor'] | 'unknown'): void {
-    const known = answer === 'unknown' ? undefined : answer;
-    const grant = known && 'generation' in known ? known : undefined;
-    const waitMs = known && 'waitMs' in known ? known.waitMs : undefined;
+  /** `answer` is undefined where the release had none. */
+  private giveTurn(waiter: Waiter, sentAt: number, answer: ReleaseAnswer | undefined): void {
+    const successor = answer?.successor;
+    const grant = successor && 'generation' in successor ? successor : undefined;
+    const waitMs = successor && 'waitMs' in successor ? successor.waitMs : undefined;
     if (waiter.give({ sentAt, grant, waitMs })) return;
-    // It gave up while the answer was under way: what was granted to it, or may have been, goes back, and the next has its turn.
-    if (grant || answer === 'unknown') {
-      this.release({ key: waiter.key, owner: waiter.owner }, waiter.ttlMs).catch(() => undefined);
-    }
+    // It gave up meanwhile: what was granted to it, or may have been, goes back, and the next has its turn.
+    if (grant || !answer) this.client.release({ key: waiter.key, owner: waiter.owner }, waiter.ttlMs);
     this.passOn(waiter.key, { sentAt, waitMs });
   }
 
@@ -520,53 +404,8 @@ export class LeaseKeeper implements LeaseHost {
   private passOn(key: string, turn: Turn = { sentAt: this.clock.now() }): void {
     for (let next; (next = this.lines.next(key));) if (next.give(turn)) return;
     // Nobody is left to use the place that the store keeps for this process.
-    if (turn.waitMs !== undefined) this.withdraw(key);
+    if (turn.waitMs !== undefined) this.client.withdraw(key, this.acquirer.waiterId);
   }
-
-  private withdraw(key: string): void {
-    this.store.withdraw(key, this.id).catch(() => undefined);
-  }
-
-  /**
-   * Sends a release. Answers as the store does; where the answer is lost it is sent again in the background until the ttl has
-   * freed the key anyway, and the promise rejects after the first try so that nobody waits for that.
-   */
-  private release(request: ReleaseRequest, ttlMs: number): Promise<ReleaseAnswer> {
-    const first = this.askStore(this.store.release(request));
-    const settled = first.then(
-      () => undefined,
-      () =>
-        this.releaseAgain(
-          { key: request.key, owner: request.owner, holdMs: request.holdMs },
-          this.clock.now() + ttlMs,
-        ),
-    );
-    this.releases.add(settled);
-    void settled.finally(() => this.releases.delete(settled));
-    return first;
-  }
-
-  private async releaseAgain(request: ReleaseRequest, until: number): Promise<void> {
-    for (let attempt = 0; this.clock.now() < until && !(this.stopping && attempt > 3); attempt++) {
-      await sleep(this.clock, backoff(attempt));
-      const answered = await this.askStore(this.store.release(request)).then(
-        () => true,
-        () => false,
-      );
-      if (answered) return;
-    }
-    this.logger.warn(
-      'A lease could not be released at the lease store; its key is free when its ttl is over.',
-    );
-  }
-}
-
-function shuttingDown(key: string): StoreUnavailableError {
-  return new StoreUnavailableError(
-    'lease store',
-    'the application is shutting down and takes no new leases.',
-    { key, retryable: false },
-  );
 }
 
 function tooLate(key: string): StoreUnavailableError {
@@ -575,59 +414,4 @@ function tooLate(key: string): StoreUnavailableError {
     'grants arrive too late to be used; ttlMs is too short for its answers.',
     { key },
   );
-}
-
-/** The pause of the head of a line between two tries, shortened or lengthened by hints. */
-class Pause {
-  private wakeAt = Infinity;
-  private woken = false;
-  private rearm: (() => void) | undefined;
-
-  constructor(
-    private readonly clock: Clock,
-    private readonly waiterId: string,
-  ) {}
-
-  /** A try begins: hints from now on count. */
-  reset(): void {
-    this.woken = false;
-  }
-
-  /** Ends the pause now. */
-  readonly wake = (): void => {
-    this.woken = true;
-    this.rearm?.();
-  };
-
-  readonly hear = ({ waiterId, reservedMs }: WakeHint): void => {
-    const mine = waiterId === undefined || waiterId === this.waiterId;
-    this.woken ||= mine;
-    // Kept for another process: look again when that is over, in case it does not come.
-    if (!mine) this.wakeAt = this.clock.now() + jitter(reservedMs + 1);
-    this.rearm?.();
-  };
-
-  wait(ms: number, signal?: AbortSignal): Promise<void> {
-    if (this.woken) return Promise.resolve();
-    const end = this.clock.now() + ms;
-    this.wakeAt = end;
-    return new Promise((resolve) => {
-      let cancel: () => void = () => undefined;
-      const done = (): void => {
-        cancel();
-        this.rearm = undefined;
-        signal?.removeEventListener('abort', done);
-        resolve();
-      };
-      const arm = (): void => {
-        cancel();
-        const now = this.clock.now();
-        if (this.woken || now >= Math.min(this.wakeAt, end)) return done();
-        cancel = this.clock.setTimer(Math.min(this.wakeAt, end) - now, arm);
-      };
-      this.rearm = arm;
-      signal?.addEventListener('abort', done, { once: true });
-      arm();
-    });
-  }
 }

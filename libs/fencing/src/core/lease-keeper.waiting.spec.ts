@@ -202,10 +202,26 @@ describe('callers that wait for a key', () => {
     call('mine 2');
     call('mine 3');
     call('theirs 2', undefined, other);
+    // Longer than one application may keep a key that others wait for.
+    await bench.clock.advance(20);
+    gate.open();
+    await bench.clock.advance(200);
+    expect(order).toEqual(['mine 1', 'theirs 1', 'theirs 2', 'mine 2', 'mine 3']);
+  });
+
+  it('of another application go first after a bounded number of quick hand-overs', async () => {
+    const gate = new Gate();
+    const other = bench.another();
+    call('mine', gate);
+    await bench.settle();
+    call('theirs', undefined, other);
+    await bench.settle();
+    for (let n = 0; n < 30; n++) call('mine');
     await bench.settle();
     gate.open();
     await bench.clock.advance(200);
-    expect(order).toEqual(['mine 1', 'theirs 1', 'mine 2', 'theirs 2', 'mine 3']);
+    expect(order).toHaveLength(32);
+    expect(order.indexOf('theirs')).toBe(10);
   });
 
   it('that gave up their place at the store leave no place behind', async () => {
@@ -216,7 +232,7 @@ describe('callers that wait for a key', () => {
     await bench.settle();
     call('theirs', undefined, other);
     const impatient = call('impatient', undefined, bench.keeper, undefined, 300);
-    await bench.settle();
+    await bench.clock.advance(20);
     bench.store.next('release', { slow: answer });
     gate.open();
     await bench.clock.advance(400);

@@ -33,14 +33,15 @@ export interface ReleaseRequest {
   /** Keeps the key taken for this long instead of freeing it. */
   readonly holdMs?: number;
   /**
-   * Who in this process is next. It is granted the key in the same step, unless another process waits: then that one is
-   * served, and `waiterId` is put behind it.
+   * Who in this process is next. It is granted the key in the same step, unless another process waits and `mayOvertake` is
+   * false: then that one is served, and `waiterId` is put behind it.
    */
   readonly successor?: {
     readonly owner: string;
     readonly ttlMs: number;
     readonly waiterId: string;
     readonly forMs: number;
+    readonly mayOvertake?: boolean;
   };
 }
 

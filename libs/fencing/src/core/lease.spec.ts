@@ -25,6 +25,8 @@ describe('a held lease', () => {
       clock,
       logger: { warn: report, error: report },
       leaseEnded: ended,
+      confirm: async () => undefined,
+      raise: async () => undefined,
     });
 
   it('is valid for its ttl from before its request was sent, less a drift margin', () => {

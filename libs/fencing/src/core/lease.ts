@@ -50,6 +50,10 @@ export interface LeaseHost {
   readonly logger: FencingLogger;
   /** Called once, when the lease has ended, whatever ended it. */
   leaseEnded(lease: HeldLease): void;
+  /** Asks the store whether the lease is still held. Rejects with `LeaseUncertainError` where that stays unknown. */
+  confirm(lease: HeldLease): Promise<void>;
+  /** The database is ahead of a lease: the store's counter is raised above it, so that the next grant is not stale. */
+  raise(lease: HeldLease, generation: number): Promise<void>;
 }
 
 /** A lease of this process, with what keeps it. Only the keeper and the renewals change it. */
@@ -68,6 +72,7 @@ export class HeldLease extends Lease implements Grant {
 
   private deadline = -Infinity;
   private phase: LeaseState = 'held';
+  private hasEnded = false;
   private endReason: FencingError | undefined;
   private controller: AbortController | undefined;
   private endListeners: Set<(reason: FencingError) => void> | undefined;
@@ -101,7 +106,7 @@ export class HeldLease extends Lease implements Grant {
         ),
       );
       // A released lease did not fail: its signal stays as it was.
-      if (this.endReason && this.phase !== 'released') this.controller.abort(this.endReason);
+      if (this.hasEnded && this.phase !== 'released') this.controller.abort(this.reason);
     }
     return this.controller.signal;
   }
@@ -125,7 +130,7 @@ export class HeldLease extends Lease implements Grant {
   /** Why nothing more may be done under this lease, or `undefined` while it is held or uncertain. Looks at the clock first. */
   ended(): FencingError | undefined {
     this.lookAtClock();
-    return this.endReason;
+    return this.hasEnded ? this.reason : undefined;
   }
 
   /** The monotonic time at which the validity ends. */
@@ -169,7 +174,7 @@ export class HeldLease extends Lease implements Grant {
   /** The call that took it is over. */
   finish(): void {
     this.isOver = true;
-    this.end('released', new LeaseReleasedError(this.key, this.generation));
+    this.end('released');
   }
 
   /** Calls `listener` once when the lease ends. */
@@ -193,17 +198,23 @@ export class HeldLease extends Lease implements Grant {
   }
 
   private lookAtClock(): void {
-    if (!this.endReason && this.host.clock.now() >= this.deadline) this.lose('expired');
+    if (!this.hasEnded && this.host.clock.now() >= this.deadline) this.lose('expired');
   }
 
-  private end(phase: LeaseState, reason: FencingError): void {
-    if (this.endReason) return;
+  /** Most leases are released, and nobody asks why: that error is made when somebody does. */
+  private get reason(): FencingError {
+    return (this.endReason ??= new LeaseReleasedError(this.key, this.generation));
+  }
+
+  private end(phase: LeaseState, reason?: FencingError): void {
+    if (this.hasEnded) return;
+    this.hasEnded = true;
     this.phase = phase;
     this.endReason = reason;
     if (phase !== 'released') this.controller?.abort(reason);
     const listeners = this.endListeners;
     this.endListeners = this.changeListeners = undefined;
     this.host.leaseEnded(this);
-    listeners?.forEach((listener) => listener(reason));
+    listeners?.forEach((listener) => listener(this.reason));
   }
 }

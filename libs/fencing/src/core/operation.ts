@@ -1,8 +1,8 @@
 import { createHash } from 'node:crypto';
 import { FencingConfigError } from './errors.js';
 
-/** A path of names this long, in characters, leads round in a circle. */
-const DEEPEST_PATH = 4_000;
+/** Deeper results are refused before they exhaust the stack. */
+const DEEPEST = 500;
 
 /**
  * Tells two payloads apart: a hash of the arguments as JSON with sorted names.
@@ -46,32 +46,41 @@ export function fingerprintOf(where: string, args: readonly unknown[]): string {
  * The result of an operation is stored, and given to every later sender: it must survive JSON unchanged.
  * @throws FencingConfigError naming the part that would not
  */
-export function assertJson(where: string, value: unknown, path = 'the result'): void {
-  if (path.length > DEEPEST_PATH) {
+export function assertJson(where: string, value: unknown, path = 'the result', inside: object[] = []): void {
+  const refuse = (problem: string, at = path): never => {
     throw new FencingConfigError(
-      `${where}: the result of an operation is stored as JSON, and it is circular or nested too deeply. Return plain data.`,
+      `${where}: the result of an operation is stored as JSON, and ${at} is ${problem}. Return plain data.`,
     );
-  }
-  if (value === undefined || value === null || typeof value === 'string' || typeof value === 'boolean')
+  };
+  if (value === undefined || value === null || typeof value === 'boolean') return;
+  if (typeof value === 'string') {
+    // PostgreSQL's jsonb has no place for either.
+    if (/\0|\p{Surrogate}/u.test(value)) refuse('a text with U+0000 or half a surrogate pair');
     return;
-  if (typeof value === 'number' && Number.isFinite(value)) return;
+  }
+  if (typeof value === 'number') {
+    if (!Number.isFinite(value)) refuse(String(value));
+    return;
+  }
+  if (typeof value !== 'object') return refuse(typeof value);
+  if (inside.includes(value)) refuse('circular: part of itself');
+  if (inside.length > DEEPEST) refuse('nested too deeply');
+  const parts = [...inside, value];
   if (Array.isArray(value)) {
-    value.forEach((one, i) => assertJson(where, one === undefined ? NaN : one, `${path}[${i}]`));
+    // By index: a hole would be skipped, and JSON makes null of it.
+    for (let i = 0; i < value.length; i++) {
+      if (value[i] === undefined) refuse('undefined', `${path}[${i}]`);
+      assertJson(where, value[i], `${path}[${i}]`, parts);
+    }
     return;
   }
-  const prototype: unknown = typeof value === 'object' ? Object.getPrototypeOf(value) : undefined;
+  const prototype = Object.getPrototypeOf(value) as object | null;
   // Compared by name: a plain object may come from another realm.
-  if (prototype === null || prototype?.constructor?.name === 'Object') {
-    for (const [name, one] of Object.entries(value)) assertJson(where, one, `${path}.${name}`);
-    return;
+  if (prototype !== null && prototype.constructor?.name !== 'Object') {
+    refuse(prototype.constructor?.name ?? 'an object with a prototype');
   }
-  const kind =
-    typeof value === 'object'
-      ? (value.constructor?.name ?? 'an object')
-      : typeof value === 'number'
-        ? String(value)
-        : typeof value;
-  throw new FencingConfigError(
-    `${where}: the result of an operation is stored as JSON, and ${path} is ${kind}. Return plain data.`,
-  );
+  for (const [name, one] of Object.entries(value)) {
+    assertJson(where, name, `a name in ${path}`, parts);
+    assertJson(where, one, `${path}.${name}`, parts);
+  }
 }

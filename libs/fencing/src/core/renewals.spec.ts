@@ -34,6 +34,8 @@ describe('renewals', () => {
       clock,
       logger: { warn: () => undefined, error: () => undefined },
       leaseEnded: ended,
+      confirm: async () => undefined,
+      raise: async () => undefined,
     });
     renewals.add(lease);
     return lease;

@@ -22,7 +22,8 @@ describe('the abort signal of a lease', () => {
   it('contains a listener whose promise rejects', async () => {
     const report = jest.fn();
     const { signal, abort } = signalAndAbort(report);
-    signal.addEventListener('abort', async () => boom());
+    const rejects: () => unknown = () => Promise.reject(failure);
+    signal.addEventListener('abort', rejects);
     abort();
     await Promise.resolve();
     await new Promise(setImmediate);

@@ -31,9 +31,16 @@ export interface Waiter extends WaitRequest {
 
 interface Line {
   readonly waiters: Waiter[];
+  /** When the process took the key from outside, and how often it has handed it over inside since. */
+  turnBegan: number;
+  handOvers: number;
   /** When the key should be free at the latest, as far as known here. */
   freeAt: number;
 }
+
+/** How often, and for how long, one process may hand a key over inside while others wait for it. */
+const LONGEST_TURN = 10;
+const LONGEST_TURN_MS = 10;
 
 /**
  * The callers of one process that want the same key, in the order they came. Only the head of a line talks to the store. A
@@ -52,7 +59,7 @@ export class WaitLines {
   /** `true`: the caller is the head of the line now. */
   enter(key: string): boolean {
     if (this.lines.has(key)) return false;
-    this.lines.set(key, { waiters: [], freeAt: 0 });
+    this.lines.set(key, { waiters: [], turnBegan: this.clock.now(), handOvers: 0, freeAt: 0 });
     return true;
   }
 
@@ -108,6 +115,25 @@ export class WaitLines {
         if (error) waiter.giveUp(error);
       }
     }
+  }
+
+  /** The process got the key from the store. */
+  beginTurn(key: string): void {
+    const line = this.lines.get(key);
+    if (!line) return;
+    line.turnBegan = this.clock.now();
+    line.handOvers = 0;
+  }
+
+  /**
+   * Whether the key may be handed over inside although other processes wait: a hand-over across processes costs a wake-up, so
+   * a few quick ones in a row are better for everybody. Asked once per hand-over.
+   */
+  mayKeep(key: string): boolean {
+    const line = this.lines.get(key);
+    if (!line) return false;
+    line.handOvers += 1;
+    return line.handOvers < LONGEST_TURN && this.clock.now() - line.turnBegan < LONGEST_TURN_MS;
   }
 
   /** Notes when the key should be free, for the answers that waiters get. */

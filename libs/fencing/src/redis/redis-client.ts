@@ -7,6 +7,8 @@ export interface RedisClient {
   readonly options?: { readonly sentinels?: unknown };
   evalsha(sha: string, keyCount: number, ...args: (string | number)[]): Promise<unknown>;
   eval(script: string, keyCount: number, ...args: (string | number)[]): Promise<unknown>;
+  get(key: string): Promise<string | null>;
+  pttl(key: string): Promise<number>;
   call(command: string, ...args: string[]): Promise<unknown>;
   duplicate(override?: object): RedisSubscriber;
   /** `true` connects anew at once. */

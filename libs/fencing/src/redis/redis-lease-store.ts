@@ -1,5 +1,5 @@
-import { createHash } from 'node:crypto';
 import { bucketOf } from '../core/buckets.js';
+import { systemClock } from '../core/clock.js';
 import { FencingConfigError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
 import {
   type AcquireAnswer,
@@ -13,8 +13,9 @@ import {
   type WakeHint,
   type Watch,
 } from '../core/lease-store.js';
+import { within } from '../core/timing.js';
 import type { RedisClient } from './redis-client.js';
-import { ACQUIRE, INSPECT, RELEASE, RENEW, WITHDRAW } from './scripts.js';
+import { type Step, StepSender } from './step-sender.js';
 import { WakeUps } from './wake-ups.js';
 
 export interface RedisLeaseStoreOptions {
@@ -29,6 +30,8 @@ const RESERVED_MS = 100;
 /** Failures that pass by themselves: a fail-over, a restart, a slot on the move. */
 const PASSING =
   /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b/;
+/** How long a Redis that does not answer may hold up the end of the application, ms. */
+const QUIT_MS = 500;
 /** At most one reconnection in this time, ms. */
 const RECONNECT_EVERY_MS = 1_000;
 
@@ -36,6 +39,7 @@ const RECONNECT_EVERY_MS = 1_000;
 export class RedisLeaseStore extends LeaseStore {
   readonly kind = 'redis';
   private readonly wakeUps: WakeUps;
+  private readonly sender: StepSender;
   private reconnectedAt = -Infinity;
 
   constructor(
@@ -44,6 +48,7 @@ export class RedisLeaseStore extends LeaseStore {
   ) {
     super();
     this.wakeUps = new WakeUps(client);
+    this.sender = new StepSender(client);
   }
 
   async check(): Promise<StoreFinding[]> {
@@ -55,74 +60,98 @@ export class RedisLeaseStore extends LeaseStore {
         `Redis ${version[1]}.${version[2]} is too old for leases: version 6.2 or newer is needed (LPOS in scripts).`,
       );
     }
-    for (const script of SCRIPTS) {
-      await this.ask(() => this.client.call('SCRIPT', 'LOAD', script.lua)).catch(
-        (error: StoreUnavailableError) => {
-          if (/NOPERM|unknown command/i.test(String(error.message))) {
-            throw new FencingConfigError(
-              'Redis does not allow this user to run scripts (SCRIPT, EVALSHA, EVAL); leases need them.',
-              error,
-            );
-          }
-          throw error;
-        },
-      );
-    }
+    await this.ask(() => this.client.call('SCRIPT', 'LOAD', this.sender.script)).catch(
+      (error: StoreUnavailableError) => {
+        if (!/NOPERM|unknown command/i.test(error.message)) throw error;
+        throw new FencingConfigError(
+          'Redis does not allow this user to run scripts (SCRIPT, EVALSHA, EVAL); leases need them.',
+          error,
+        );
+      },
+    );
     return this.checkEviction();
   }
 
-  async acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
+  acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
     const { lease, generation, waiters } = this.names(key);
-    const answer = (await this.run(
+    const args = [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs)];
+    return this.step(
       key,
-      acquireScript,
-      [lease, generation, waiters],
-      [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs)],
-    )) as [number, string | number];
-    if (answer[0] === 1) return { granted: true, generation: Number(answer[1]) };
-    // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
-    return { granted: false, remainingMs: Number(answer[1]) < 0 ? ttlMs : Number(answer[1]) };
+      { name: 'acquire', keys: [lease, generation, waiters], args },
+      ([outcome, value]) => {
+        if (outcome === 1) return { granted: true, generation: Number(value) };
+        // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
+        if (outcome === 0) return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
+        if (value === 'exhausted') throw new GenerationsExhaustedError(key);
+        throw this.unavailable(Object.assign(new Error(String(value)), { name: 'ReplyError' }), key);
+      },
+    );
   }
 
   async renew(requests: readonly RenewRequest[]): Promise<boolean[]> {
-    const leases = requests.map(({ key }) => this.names(key).lease);
-    const answer = await this.run(
-      undefined,
-      renewScript,
-      leases,
-      requests.flatMap(({ owner, ttlMs }) => [owner, ttlMs]),
+    // Leases of one ttl are one step.
+    const byTtl = new Map<number, number[]>();
+    requests.forEach(({ ttlMs }, at) => {
+      const group = byTtl.get(ttlMs);
+      if (group) group.push(at);
+      else byTtl.set(ttlMs, [at]);
+    });
+    const groups = [...byTtl];
+    const answers = await this.ask(() =>
+      this.sender.sendAll(
+        groups.map(([ttlMs, group]) => ({
+          name: 'renew',
+          keys: group.map((at) => this.leaseName(requests[at]!.key)),
+          args: [group.length, ttlMs, ...group.map((at) => requests[at]!.owner)],
+        })),
+      ),
     );
-    return (answer as number[]).map((one) => one === 1);
+    const renewed = new Array<boolean>(requests.length).fill(false);
+    groups.forEach(([, group], i) => {
+      const held = answers[i] as number[];
+      group.forEach((at, n) => (renewed[at] = held[n] === 1));
+    });
+    return renewed;
   }
 
-  async release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
+  release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
     const { lease, generation, waiters, channel } = this.names(key);
     const next = successor
-      ? [successor.owner, successor.ttlMs, successor.waiterId, whole(successor.forMs)]
-      : ['', 0, '', 1];
-    const [outcome, value] = (await this.run(
+      ? [
+          successor.owner,
+          successor.ttlMs,
+          successor.waiterId,
+          whole(successor.forMs),
+          successor.mayOvertake ? 1 : 0,
+        ]
+      : ['', 0, '', 1, 0];
+    const args = [owner, holdMs === undefined ? 0 : whole(holdMs), channel, key, RESERVED_MS, ...next];
+    return this.step(
       key,
-      releaseScript,
-      [lease, generation, waiters],
-      [owner, holdMs === undefined ? 0 : whole(holdMs), channel, key, RESERVED_MS, ...next],
-    )) as [number, (string | number)?];
-    if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
-    if (outcome === 3) return { held: true, successor: { waitMs: Number(value) } };
-    return { held: outcome === 1 };
+      { name: 'release', keys: [lease, generation, waiters], args },
+      ([outcome, value]) => {
+        if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
+        if (outcome === 3) return { held: true, successor: { waitMs: Number(value) } };
+        return { held: outcome === 1 };
+      },
+    );
   }
 
-  async withdraw(key: string, waiterId: string): Promise<void> {
+  withdraw(key: string, waiterId: string): Promise<void> {
     const { lease, waiters, channel } = this.names(key);
-    await this.run(key, withdrawScript, [lease, waiters], [waiterId, channel, key, RESERVED_MS]);
+    const args = [waiterId, channel, key, RESERVED_MS];
+    return this.step(key, { name: 'withdraw', keys: [lease, waiters], args }, () => undefined);
   }
 
   async inspect(key: string): Promise<LeaseSnapshot | undefined> {
-    const { lease } = this.names(key);
-    const held = (await this.run(key, inspectScript, [lease], [])) as [string, number] | null;
-    if (!held) return undefined;
-    const [, owner, generation] = /^(\S+) (\d+)$/.exec(held[0]) ?? [];
-    if (owner === undefined) return undefined;
-    return { owner, generation: Number(generation), remainingMs: Math.max(0, held[1]) };
+    const lease = this.leaseName(key);
+    const [held, remainingMs] = await this.ask(
+      () => Promise.all([this.client.get(lease), this.client.pttl(lease)]),
+      key,
+    );
+    const [, owner, generation] = /^(\S+) (\d+)$/.exec(held ?? '') ?? [];
+    if (owner === undefined || remainingMs < 0) return undefined;
+    return { owner, generation: Number(generation), remainingMs };
   }
 
   watch(key: string, listener: (hint: WakeHint) => void, since: number): Watch {
@@ -132,8 +161,15 @@ export class RedisLeaseStore extends LeaseStore {
   async close(): Promise<void> {
     this.wakeUps.close();
     if (!this.options.ownsClient) return;
-    if (this.client.status === 'ready') await this.client.quit().catch(() => undefined);
+    if (this.client.status === 'ready') {
+      const silent = () => new Error('no answer to QUIT');
+      await within(systemClock, QUIT_MS, this.client.quit(), silent).catch(() => undefined);
+    }
     this.client.disconnect();
+  }
+
+  private leaseName(key: string): string {
+    return `${this.options.prefix}:{${bucketOf(key)}}:lease:${key}`;
   }
 
   private names(key: string) {
@@ -146,43 +182,39 @@ export class RedisLeaseStore extends LeaseStore {
     };
   }
 
-  /** EVALSHA, and EVAL on a server that does not know the script (restarted, failed over, flushed). */
-  private run(
-    key: string | undefined,
-    script: Script,
-    keys: string[],
-    args: (string | number)[],
-  ): Promise<unknown> {
-    return this.ask(
-      () =>
-        this.client.evalsha(script.sha, keys.length, ...keys, ...args).catch((error: unknown) => {
-          if (messageOf(error).startsWith('NOSCRIPT'))
-            return this.client.eval(script.lua, keys.length, ...keys, ...args);
-          throw error;
-        }),
-      key,
-    );
+  private step<T>(key: string, step: Step, read: (answer: StepAnswer) => T): Promise<T> {
+    return new Promise((resolve, reject) => {
+      this.sender.send(
+        step,
+        (answer) => {
+          try {
+            resolve(read(answer as StepAnswer));
+          } catch (error) {
+            reject(error);
+          }
+        },
+        (error) => reject(this.unavailable(error, key)),
+      );
+    });
   }
 
   private async ask<T>(send: () => Promise<T>, key?: string): Promise<T> {
     try {
       return await send();
     } catch (error) {
-      const message = messageOf(error);
-      if (message.includes('FENCING_EXHAUSTED') && key !== undefined)
-        throw new GenerationsExhaustedError(key);
-      const answered = (error as Error | undefined)?.name === 'ReplyError';
-      if (message.startsWith('READONLY')) this.leaveDemotedNode();
-      throw new StoreUnavailableError(
-        'lease store',
-        `Redis ${answered ? 'answered' : 'did not answer'}: ${message.split('\n')[0]}`,
-        {
-          key,
-          cause: error,
-          retryable: !answered || PASSING.test(message),
-        },
-      );
+      throw this.unavailable(error, key);
     }
+  }
+
+  private unavailable(error: unknown, key: string | undefined): StoreUnavailableError {
+    const message = String((error as Error | undefined)?.message ?? error);
+    const answered = (error as Error | undefined)?.name === 'ReplyError';
+    if (message.startsWith('READONLY')) this.leaveDemotedNode();
+    return new StoreUnavailableError(
+      'lease store',
+      `Redis ${answered ? 'answered' : 'did not answer'}: ${message.split('\n')[0]}`,
+      { key, cause: error, retryable: !answered || PASSING.test(message) },
+    );
   }
 
   /** A demoted master keeps its connections. A Sentinel client finds the new one only when it connects anew. */
@@ -215,25 +247,7 @@ export class RedisLeaseStore extends LeaseStore {
   }
 }
 
-interface Script {
-  readonly lua: string;
-  readonly sha: string;
-}
-
-function script(lua: string): Script {
-  return { lua, sha: createHash('sha1').update(lua).digest('hex') };
-}
-
-const acquireScript = script(ACQUIRE);
-const renewScript = script(RENEW);
-const releaseScript = script(RELEASE);
-const withdrawScript = script(WITHDRAW);
-const inspectScript = script(INSPECT);
-const SCRIPTS = [acquireScript, renewScript, releaseScript, withdrawScript, inspectScript];
-
-function messageOf(error: unknown): string {
-  return String((error as Error | undefined)?.message ?? error);
-}
+type StepAnswer = readonly [number, (string | number)?];
 
 /** Redis takes whole milliseconds, at least 1 for an expiry. */
 function whole(ms = 1): number {

@@ -1,5 +1,6 @@
 /**
- * All Lua of the package. Each script is one atomic step of the lease store's contract (see `core/lease-store.ts`).
+ * All Lua of the package: one script that takes any number of steps of the lease store's contract (see `core/lease-store.ts`),
+ * so that what a process asks for in one turn of its event loop is one request. A script is atomic, so each step is.
  *
  * Per bucket `b` of keys (its hash tag keeps them in one slot of a cluster):
  *   prefix:{b}:lease:<key>     "<owner> <generation>", or "> <waiter>" while a freed key is kept for a woken waiter; expires
@@ -8,122 +9,132 @@
  *   prefix:{b}:wake            channel: "<waiter or -> <reserved ms> <key>"
  *
  * The server's clock in microseconds is below 2^53 until the year 2255, so the doubles of Lua are exact; `%.0f` writes them
- * without an exponent.
+ * without an exponent. Writes that may need memory go through `pcall`: a full server refuses that step and not its neighbours.
  */
-
-/** Issues the next generation of a bucket: max(last issued + 1, clock in µs, floor + 1). Answers an error past 2^53 - 1. */
-const ISSUE = `
+export const STEPS = `
+-- The next generation of a bucket: max(last issued + 1, clock in microseconds, floor + 1); nil past 2^53 - 1.
 local function issue(counter, floor)
   local time = redis.call('TIME')
   local last = tonumber(redis.call('GET', counter) or '0') or 0
   local generation = math.max(last + 1, time[1] * 1000000 + time[2], floor + 1)
-  if generation > 9007199254740991 then return nil end
-  local text = string.format('%.0f', generation)
-  redis.call('SET', counter, text)
+  if generation > 9007199254740991 then return nil, 'exhausted' end
+  local text = string.format('%d', generation)
+  local done = redis.pcall('SET', counter, text)
+  if done.err then return nil, done.err end
   return text
 end
-`;
 
-/** Serves the first process that waits for a freed key and is not `except`: keeps the key for it and wakes it. */
-const SERVE_WAITER = `
+-- Grants the lease to owner under a new generation. Answers the generation, or nil and why not.
+local function grant(lease, counter, owner, ttl, floor)
+  local generation, refusal = issue(counter, floor)
+  if not generation then return nil, refusal end
+  local done = redis.pcall('SET', lease, owner .. ' ' .. generation, 'PX', ttl)
+  if done.err then return nil, done.err end
+  return generation
+end
+
+local function holds(held, owner)
+  return held and string.sub(held, 1, #owner + 1) == owner .. ' '
+end
+
+local function enqueue(waiters, waiter, forMs)
+  if not redis.call('LPOS', waiters, waiter) then redis.pcall('RPUSH', waiters, waiter) end
+  if redis.call('PTTL', waiters) < tonumber(forMs) then redis.call('PEXPIRE', waiters, forMs) end
+end
+
+-- Frees the lease for the first process that waits for it and is not except: keeps it for that one, and wakes it.
 local function serveWaiter(lease, waiters, channel, except, reservedMs, key)
   local waiter = redis.call('LPOP', waiters)
   if waiter == except then waiter = redis.call('LPOP', waiters) end
   if not waiter then return false end
-  redis.call('SET', lease, '> ' .. waiter, 'PX', reservedMs)
+  if redis.pcall('SET', lease, '> ' .. waiter, 'PX', reservedMs).err then redis.call('DEL', lease) end
   redis.call('PUBLISH', channel, waiter .. ' ' .. reservedMs .. ' ' .. key)
   return true
 end
-local function enqueue(waiters, waiter, forMs)
-  if not redis.call('LPOS', waiters, waiter) then redis.call('RPUSH', waiters, waiter) end
-  if redis.call('PTTL', waiters) < tonumber(forMs) then redis.call('PEXPIRE', waiters, forMs) end
-end
-`;
 
-/**
- * KEYS lease, generation, waiters. ARGV owner, ttlMs, floor, waiter ('' = will not wait), forMs.
- * Answers {1, generation} or {0, remaining ms} (-1: the key has no expiry, so something else made it).
- */
-export const ACQUIRE = `${ISSUE}${SERVE_WAITER}
-local held = redis.call('GET', KEYS[1])
-local owner, ttl, floor, waiter = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4]
-if held then
-  local holder, generation = string.match(held, '^(%S+) (%S+)$')
-  if holder == owner then
-    if tonumber(generation) > floor then
-      redis.call('PEXPIRE', KEYS[1], ttl)
+-- Answers {1, generation}; {0, remaining ms} busy (-1: the key has no expiry, so something else made it); {-1, why not}.
+local function acquire(lease, counter, waiters, owner, ttl, floor, waiter, forMs)
+  local held = redis.call('GET', lease)
+  if holds(held, owner) then
+    local generation = string.sub(held, #owner + 2)
+    if tonumber(generation) > tonumber(floor) then
+      redis.call('PEXPIRE', lease, ttl)
       return {1, generation}
     end
-  elseif not (waiter ~= '' and held == '> ' .. waiter) then
-    if waiter ~= '' then enqueue(KEYS[3], waiter, ARGV[5]) end
-    return {0, redis.call('PTTL', KEYS[1])}
+  elseif held and not (waiter ~= '' and held == '> ' .. waiter) then
+    if waiter ~= '' then enqueue(waiters, waiter, forMs) end
+    return {0, redis.call('PTTL', lease)}
   end
+  local generation, refusal = grant(lease, counter, owner, ttl, tonumber(floor))
+  if not generation then return {-1, refusal} end
+  if waiter ~= '' then redis.call('LREM', waiters, 0, waiter) end
+  return {1, generation}
 end
-local generation = issue(KEYS[2], floor)
-if not generation then return redis.error_reply('FENCING_EXHAUSTED no generation is left') end
-redis.call('SET', KEYS[1], owner .. ' ' .. generation, 'PX', ttl)
-if waiter ~= '' then redis.call('LREM', KEYS[3], 0, waiter) end
-return {1, generation}
-`;
 
-/** KEYS leases. ARGV owner, ttlMs for each. Answers 1 or 0 for each. Never creates a key. */
-export const RENEW = `
-local answers = {}
-for i, lease in ipairs(KEYS) do
-  local held = redis.call('GET', lease)
-  local owner = ARGV[2 * i - 1]
-  if held and string.sub(held, 1, #owner + 1) == owner .. ' ' then
-    answers[i] = redis.call('PEXPIRE', lease, ARGV[2 * i])
-  else
-    answers[i] = 0
+-- Renews count leases from KEYS[k] on, of the owners from ARGV[a] on. Answers 1 or 0 for each. Never creates a key.
+local function renew(k, a, count, ttl)
+  local answers = {}
+  for i = 0, count - 1 do
+    if holds(redis.call('GET', KEYS[k + i]), ARGV[a + i]) then
+      answers[i + 1] = redis.call('PEXPIRE', KEYS[k + i], ttl)
+    else
+      answers[i + 1] = 0
+    end
   end
+  return answers
 end
-return answers
-`;
 
-/**
- * KEYS lease, generation, waiters. ARGV owner, holdMs (0 = free it), channel, key, reservedMs, then of the successor:
- * owner ('' = none), ttlMs, waiter, forMs.
- * Answers {0} not the owner, {1} freed or kept, {2, generation} handed over, {3, reservedMs} another process goes first.
- */
-export const RELEASE = `${ISSUE}${SERVE_WAITER}
-local held = redis.call('GET', KEYS[1])
-local owner, holdMs, channel, key, reservedMs = ARGV[1], tonumber(ARGV[2]), ARGV[3], ARGV[4], ARGV[5]
-if not held or string.sub(held, 1, #owner + 1) ~= owner .. ' ' then return {0} end
-if holdMs > 0 then
-  redis.call('PEXPIRE', KEYS[1], holdMs)
-  if redis.call('EXISTS', KEYS[3]) == 1 then redis.call('PUBLISH', channel, '- ' .. ARGV[2] .. ' ' .. key) end
+-- Answers {0} not the owner; {1} freed or kept; {2, generation} handed over; {3, ms} another process goes first.
+local function release(lease, counter, waiters, owner, holdMs, channel, key, reservedMs, successor, ttl, waiter, forMs, mayOvertake)
+  if not holds(redis.call('GET', lease), owner) then return {0} end
+  if tonumber(holdMs) > 0 then
+    redis.call('PEXPIRE', lease, holdMs)
+    if redis.call('EXISTS', waiters) == 1 then redis.call('PUBLISH', channel, '- ' .. holdMs .. ' ' .. key) end
+    return {1}
+  end
+  if mayOvertake == '0' and serveWaiter(lease, waiters, channel, waiter, reservedMs, key) then
+    if successor == '' then return {1} end
+    enqueue(waiters, waiter, forMs)
+    return {3, reservedMs}
+  end
+  if successor ~= '' then
+    local generation = grant(lease, counter, successor, ttl, 0)
+    if generation then return {2, generation} end
+  end
+  redis.call('DEL', lease)
   return {1}
 end
-local successor = ARGV[6]
-if serveWaiter(KEYS[1], KEYS[3], channel, ARGV[8], reservedMs, key) then
-  if successor == '' then return {1} end
-  enqueue(KEYS[3], ARGV[8], ARGV[9])
-  return {3, reservedMs}
-end
-if successor ~= '' then
-  local generation = issue(KEYS[2], 0)
-  if generation then
-    redis.call('SET', KEYS[1], successor .. ' ' .. generation, 'PX', ARGV[7])
-    return {2, generation}
+
+-- The waiter gives up; what was kept for it goes to the next.
+local function withdraw(lease, waiters, waiter, channel, key, reservedMs)
+  redis.call('LREM', waiters, 0, waiter)
+  if redis.call('GET', lease) == '> ' .. waiter then
+    if not serveWaiter(lease, waiters, channel, waiter, reservedMs, key) then redis.call('DEL', lease) end
   end
+  return 1
 end
-redis.call('DEL', KEYS[1])
-return {1}
-`;
 
-/** KEYS lease, waiters. ARGV waiter, channel, key, reservedMs. The waiter gives up; what was kept for it goes to the next. */
-export const WITHDRAW = `${SERVE_WAITER}
-redis.call('LREM', KEYS[2], 0, ARGV[1])
-if redis.call('GET', KEYS[1]) == '> ' .. ARGV[1] then
-  if not serveWaiter(KEYS[1], KEYS[2], ARGV[2], ARGV[1], ARGV[4], ARGV[3]) then redis.call('DEL', KEYS[1]) end
+local answers, k, a = {}, 1, 1
+while ARGV[a] do
+  local step, answer = ARGV[a]
+  if step == 'acquire' then
+    answer = acquire(KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5])
+    k, a = k + 3, a + 6
+  elseif step == 'renew' then
+    local count = tonumber(ARGV[a + 1])
+    answer = renew(k, a + 3, count, ARGV[a + 2])
+    k, a = k + count, a + 3 + count
+  elseif step == 'release' then
+    answer = release(KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5],
+      ARGV[a + 6], ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], ARGV[a + 10])
+    k, a = k + 3, a + 11
+  elseif step == 'withdraw' then
+    answer = withdraw(KEYS[k], KEYS[k + 1], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+    k, a = k + 2, a + 5
+  else
+    return redis.error_reply('FENCING unknown step')
+  end
+  answers[#answers + 1] = answer
 end
-return 1
-`;
-
-/** KEYS lease. Answers {value, remaining ms} or nil. */
-export const INSPECT = `
-local held = redis.call('GET', KEYS[1])
-if not held then return nil end
-return {held, redis.call('PTTL', KEYS[1])}
+return answers
 `;

@@ -85,7 +85,7 @@ export class MemoryLeaseStore extends LeaseStore {
       this.hint(key, { waiterId: '', reservedMs: holdMs });
       return { held: true };
     }
-    const next = this.nextWaiter(key, successor?.waiterId);
+    const next = successor?.mayOvertake ? undefined : this.nextWaiter(key, successor?.waiterId);
     if (next) {
       this.reserve(key, next);
       if (!successor) return { held: true };

@@ -1,0 +1,147 @@
+import { randomUUID } from 'node:crypto';
+import type { Clock } from './clock.js';
+import { LeaseBusyError, StoreUnavailableError, WaitAbortedError } from './errors.js';
+import type { AcquireAnswer, Watch } from './lease-store.js';
+import type { ResolvedLeaseOptions } from './options.js';
+import { Pause } from './pause.js';
+import type { StoreClient } from './store-client.js';
+import { backoff, jitter, sleep, unlessAborted } from './timing.js';
+import type { Turn, WaitLines } from './wait-lines.js';
+
+/** A caller that wants a key. */
+export interface Call {
+  readonly key: string;
+  owner: string;
+  readonly options: ResolvedLeaseOptions;
+  readonly startedAt: number;
+  /** Monotonic time at which the wait ends. */
+  readonly until: number;
+  readonly signal?: AbortSignal;
+  /** Asked for by work that holds a lease: allowed while the application stops. */
+  readonly draining: boolean;
+}
+
+/** A grant, and when its request was sent: validity counts from then. */
+export interface Granted {
+  readonly generation: number;
+  readonly sentAt: number;
+}
+
+/** A waiter hears of a free key by a hint; where one was lost it looks again after this at the latest, ms. */
+const LONGEST_PAUSE_MS = 2_000;
+
+/** Gets the head of a line its grant: asks the store, waits for hints, asks again, until its wait is over. */
+export class Acquirer {
+  /** This process as a waiter at the store. */
+  readonly waiterId = randomUUID();
+  private readonly pauses = new Set<Pause>();
+  private stopping = false;
+
+  constructor(
+    private readonly client: StoreClient,
+    private readonly clock: Clock,
+    private readonly lines: WaitLines,
+  ) {}
+
+  /**
+   * @throws LeaseBusyError, WaitAbortedError, StoreUnavailableError; whatever may have been granted then is given back
+   */
+  async acquire(call: Call, { waitMs, sentAt: since }: Turn): Promise<Granted> {
+    const { key, until } = call;
+    // What waiting needs is made when it is needed: most keys are free.
+    let pause: Pause | undefined;
+    let watch: Watch | undefined;
+    const wait = (ms: number, from: number): Promise<void> => {
+      if (!pause) {
+        pause = new Pause(this.clock, this.waiterId);
+        this.pauses.add(pause);
+        watch = this.client.store.watch(key, pause.hear, from);
+        // Hints sent before the watch was live are gone, so the key is tried once more after that.
+        if (waitMs === undefined) watch.live?.then(pause.wake, () => undefined);
+      }
+      const left = until - this.clock.now();
+      return pause.wait(Math.min(left, jitter(Math.min(ms + 1, LONGEST_PAUSE_MS))), call.signal);
+    };
+    let registered = waitMs !== undefined;
+    try {
+      if (waitMs !== undefined) await wait(waitMs, since);
+      for (let failures = 0; ;) {
+        this.assertMayTake(call);
+        pause?.reset();
+        const sentAt = this.clock.now();
+        const waiter = sentAt < until ? { id: this.waiterId, forMs: until - sentAt } : undefined;
+        const asked = this.client.store.acquire({
+          key,
+          owner: call.owner,
+          ttlMs: call.options.ttlMs,
+          floor: 0,
+          waiter,
+        });
+        let answer: AcquireAnswer;
+        try {
+          answer = await unlessAborted(this.client.ask(asked, until), call.signal, () => aborted(call));
+        } catch (error) {
+          // The store may have noted the waiter all the same.
+          registered ||= waiter !== undefined;
+          const pauseMs = backoff(failures++);
+          const passing = error instanceof StoreUnavailableError && error.retryable;
+          if (passing && this.clock.now() + pauseMs < until) {
+            await sleep(this.clock, pauseMs, call.signal);
+            continue;
+          }
+          this.giveBack(call, asked);
+          throw error;
+        }
+        if (answer.granted) {
+          registered = false;
+          this.lines.beginTurn(key);
+          return { generation: answer.generation, sentAt };
+        }
+        registered ||= waiter !== undefined;
+        this.lines.expectFreeAt(key, this.clock.now() + answer.remainingMs);
+        if (this.clock.now() >= until) {
+          throw new LeaseBusyError(key, this.clock.now() - call.startedAt, answer.remainingMs);
+        }
+        await wait(answer.remainingMs, sentAt);
+      }
+    } finally {
+      if (pause) this.pauses.delete(pause);
+      watch?.stop();
+      if (registered) this.client.withdraw(key, this.waiterId);
+    }
+  }
+
+  /** Ends the waits of calls that may not take a lease any more. */
+  stop(): void {
+    this.stopping = true;
+    for (const pause of this.pauses) pause.wake();
+  }
+
+  /** @throws where the call may not take a lease any more */
+  assertMayTake(call: Call): void {
+    if (call.signal?.aborted) throw aborted(call);
+    if (this.stopping && !call.draining) throw shuttingDown(call.key);
+  }
+
+  /** Whether it was granted is unknown, or not yet: if it was, the key must not stay taken. */
+  private giveBack({ key, owner, options }: Call, asked: Promise<AcquireAnswer>): void {
+    const release = (): void => this.client.release({ key, owner }, options.ttlMs);
+    release();
+    asked.then(
+      ({ granted }) => granted && release(),
+      () => undefined,
+    );
+  }
+}
+
+export function shuttingDown(key: string): StoreUnavailableError {
+  return new StoreUnavailableError(
+    'lease store',
+    'the application is shutting down and takes no new leases.',
+    { key, retryable: false },
+  );
+}
+
+function aborted({ key, signal }: Call): WaitAbortedError {
+  return new WaitAbortedError(key, signal?.reason);
+}

@@ -1,0 +1,101 @@
+import type { Clock } from './clock.js';
+import { StoreUnavailableError } from './errors.js';
+import type { LeaseStore, ReleaseAnswer, ReleaseRequest } from './lease-store.js';
+import type { FencingLogger } from './logger.js';
+import { backoff, sleep, within } from './timing.js';
+
+export interface StoreClientOptions {
+  readonly store: LeaseStore;
+  readonly clock: Clock;
+  readonly logger: FencingLogger;
+  /** How long one request to the lease store may take, ms. */
+  readonly storeTimeoutMs: number;
+}
+
+/** No request is given less than this to be answered, ms: the last try of a wait should have a chance. */
+const SHORTEST_BOUND_MS = 100;
+/** How often a release is sent again while the application stops. */
+const MOST_RELEASES_AT_STOP = 4;
+
+/** The lease store with deadlines: every request is answered in time or fails, and a release is sent until it is answered. */
+export class StoreClient {
+  private readonly clock: Clock;
+  private openReleases = 0;
+  private stopping = false;
+  private onReleased: (() => void) | undefined;
+
+  constructor(private readonly options: StoreClientOptions) {
+    this.clock = options.clock;
+  }
+
+  get store(): LeaseStore {
+    return this.options.store;
+  }
+
+  /** Settles like `work`, or rejects with `StoreUnavailableError` after the store timeout, or at `until` if that is sooner. */
+  ask<T>(work: Promise<T>, until = 0): Promise<T> {
+    const { storeTimeoutMs } = this.options;
+    const left = until - this.clock.now();
+    const bound = left > 0 ? Math.max(SHORTEST_BOUND_MS, Math.min(left, storeTimeoutMs)) : storeTimeoutMs;
+    return within(this.clock, bound, work, () => unanswered(bound));
+  }
+
+  /**
+   * Sends a release, and calls `answered` with what the store says or with `undefined` where the first try had no answer. It is
+   * then sent again in the background, until the ttl has freed the key anyway.
+   */
+  release(
+    request: ReleaseRequest,
+    ttlMs: number,
+    answered?: (answer: ReleaseAnswer | undefined) => void,
+  ): void {
+    this.openReleases += 1;
+    this.ask(this.store.release(request)).then(
+      (answer) => {
+        this.released();
+        answered?.(answer);
+      },
+      () => {
+        answered?.(undefined);
+        // Whatever became of the successor, it asks for itself now.
+        const again = { key: request.key, owner: request.owner, holdMs: request.holdMs };
+        void this.releaseAgain(again, this.clock.now() + ttlMs).then(this.released);
+      },
+    );
+  }
+
+  /** A waiter of this process gives up its place at the store. */
+  withdraw(key: string, waiterId: string): void {
+    this.store.withdraw(key, waiterId).catch(() => undefined);
+  }
+
+  /** Resolves when every release was answered, or after one store timeout. */
+  async stop(): Promise<void> {
+    this.stopping = true;
+    if (this.openReleases === 0) return;
+    const all = new Promise<void>((resolve) => (this.onReleased = resolve));
+    const { storeTimeoutMs } = this.options;
+    await within(this.clock, storeTimeoutMs, all, () => unanswered(storeTimeoutMs)).catch(() => undefined);
+  }
+
+  private readonly released = (): void => {
+    this.openReleases -= 1;
+    if (this.openReleases === 0) this.onReleased?.();
+  };
+
+  private async releaseAgain(request: ReleaseRequest, until: number): Promise<void> {
+    for (let attempt = 0; this.clock.now() < until; attempt++) {
+      if (this.stopping && attempt >= MOST_RELEASES_AT_STOP) break;
+      await sleep(this.clock, backoff(attempt));
+      const answer = await this.ask(this.store.release(request)).catch(() => undefined);
+      if (answer) return;
+    }
+    this.options.logger.warn(
+      'A lease could not be released at the lease store; its key is free when its ttl is over.',
+    );
+  }
+}
+
+function unanswered(ms: number): StoreUnavailableError {
+  return new StoreUnavailableError('lease store', `no answer within ${Math.round(ms)} ms.`);
+}
