@@ -71,6 +71,18 @@ describe('a Redis that is slow, silent or cut off', () => {
     expect(await other.fencing.run(key, { waitMs: 20_000 }, () => 'next')).toBe('next');
   });
 
+  it('frozen at boot: the application starts all the same, and works once Redis answers', async () => {
+    server.pause();
+    const fencing = { storeTimeoutMs: 500 };
+    const late = await startFencedApp({ redisUrl: proxy.url, fence: false, fencing });
+    await expect(late.fencing.run(key, { waitMs: 0 }, () => 0)).rejects.toMatchObject({
+      code: 'STORE_UNAVAILABLE',
+    });
+    server.resume();
+    expect(await late.fencing.run(key, { waitMs: 20_000 }, () => 'works')).toBe('works');
+    await late.close();
+  });
+
   it('frozen for less than the ttl: an uncertain lease is held again', async () => {
     await app.fencing.run(key, { ttlMs: 6_000 }, async (lease) => {
       server.pause();

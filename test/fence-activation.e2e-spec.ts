@@ -1,7 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import { type Grant, StoreUnavailableError } from 'nestjs-fencing';
 import { BareFence, holdFence, newGrant, successorOf, waitsForLock } from './support/bare-fence.js';
-import { eventually, Gate } from './support/gate.js';
+import { Gate } from './support/gate.js';
 import { freshDatabase, PostgresServer } from './support/postgres-server.js';
 
 describe('activation', () => {
@@ -84,8 +84,8 @@ describe('activation', () => {
     await activate(first, grant);
     const gate = new Gate();
     const order: string[] = [];
-    const write = first.write(grant, () => gate.wait()).then(() => order.push('committed'));
-    await eventually(() => first.checkedOut === 1);
+    const { outcome } = await first.begin(grant, () => gate.wait());
+    const write = outcome.then(() => order.push('committed'));
     const activation = activate(second, successorOf(grant)).then(() => order.push('activated'));
     await waitsForLock(observer.dataSource, 'activation-second');
     expect(order).toEqual([]);

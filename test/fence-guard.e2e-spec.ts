@@ -174,18 +174,13 @@ describe('the guard of a fenced write', () => {
       const grants = [await activated(first), await activated(first)];
       const gate = new Gate();
       const order: string[] = [];
-      const write = first
-        .write(
-          new Authority(grants),
-          async (manager) => {
-            await put(manager, grants[0]!);
-            await gate.wait();
-            await put(manager, grants[1]!);
-          },
-          { isolation },
-        )
-        .then(() => order.push('committed'));
-      await eventually(() => first.checkedOut === 1);
+      const body = async (manager: EntityManager) => {
+        await put(manager, grants[0]!);
+        await gate.wait();
+        await put(manager, grants[1]!);
+      };
+      const { outcome } = await first.begin(new Authority(grants), body, { isolation });
+      const write = outcome.then(() => order.push('committed'));
       const activations = grants.map(async (grant) => {
         await second.activate(successorOf(grant));
         order.push('activated');

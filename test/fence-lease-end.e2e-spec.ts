@@ -92,14 +92,12 @@ describe('a transaction of a lease', () => {
     const { grant, authority, lost } = await lease();
     const gate = new Gate();
     let late: unknown;
-    const write = owner.write(authority, async (manager) => {
+    const { outcome: write } = await owner.begin(authority, async (manager) => {
       await put(manager, grant.key);
       await gate.wait();
       late = await put(manager, grant.key).catch((error: unknown) => error);
       throw late as Error;
     });
-    write.catch(() => undefined);
-    await eventually(() => owner.checkedOut === 1);
     const activation = successor.activate(successorOf(grant), 60_000);
     await waitsForLock(owner.dataSource, 'lease-end-successor');
     authority.end(lost);
@@ -112,12 +110,12 @@ describe('a transaction of a lease', () => {
 
   it('ends with it also while a statement runs on and on', async () => {
     const { grant, authority, lost } = await lease();
-    const write = owner.write(authority, async (manager) => {
+    const { outcome: write } = await owner.begin(authority, async (manager) => {
       await put(manager, grant.key);
       await manager.query('SELECT pg_sleep(600)');
     });
-    write.catch(() => undefined);
-    await eventually(() => owner.checkedOut === 1);
+    const running = `SELECT 1 FROM pg_stat_activity WHERE application_name = 'lease-end-owner' AND query LIKE '%600%'`;
+    await eventually(async () => (await successor.dataSource.query<unknown[]>(running)).length > 0);
     const activation = successor.activate(successorOf(grant), 60_000);
     await waitsForLock(owner.dataSource, 'lease-end-successor');
     authority.end(lost);
@@ -148,13 +146,11 @@ describe('a transaction of a lease', () => {
 
     const paused = new Authority(grant, 300);
     const gate = new Gate();
-    const write = owner.write(paused, async (manager) => {
+    const { outcome: write } = await owner.begin(paused, async (manager) => {
       await put(manager, grant.key);
       await gate.wait();
       await put(manager, grant.key);
     });
-    write.catch(() => undefined);
-    await eventually(() => owner.checkedOut === 1);
     await successor.activate(successorOf(grant), 60_000);
     gate.open();
     await expect(write).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE', cause: { code: '25P03' } });

@@ -1,4 +1,4 @@
-import { describe, expect, it } from '@jest/globals';
+import { afterEach, describe, expect, it } from '@jest/globals';
 import { type DynamicModule, Inject, Injectable, Module, type Provider, Scope } from '@nestjs/common';
 import { LazyModuleLoader, ModuleRef } from '@nestjs/core';
 import { Test } from '@nestjs/testing';
@@ -14,10 +14,20 @@ import {
   memoryLeases,
 } from 'nestjs-fencing';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
-import { type FencedApp, startFencedApp } from './support/fenced-app.js';
+import { type FencedApp, type FencedAppOptions, startFencedApp } from './support/fenced-app.js';
 import { Stage } from './support/stage.js';
 
 const once = { waitMs: 0 } as const;
+
+const apps: FencedApp[] = [];
+const start = async (options: FencedAppOptions): Promise<FencedApp> => {
+  const app = await startFencedApp({ fence: false, ...options });
+  apps.push(app);
+  return app;
+};
+afterEach(async () => {
+  for (const app of apps.splice(0)) await app.close();
+});
 
 @Injectable()
 class Reports {
@@ -125,9 +135,8 @@ describe('an application does not boot', () => {
 
   it('and leaves nothing behind: the next application is the only one', async () => {
     await bootError([{ provide: 'x', useValue: new Forgetful() }]);
-    const app = await startFencedApp({ fence: false });
+    await start({});
     expect((await new Reports().rebuild('1')).state).toBe('released');
-    await app.close();
   });
 });
 
@@ -143,8 +152,7 @@ describe('an instance that is made after the boot is not run unprotected either'
   };
 
   it.each(Object.entries(LATER))('%s', async (_, make) => {
-    const app = await startFencedApp({
-      fence: false,
+    const app = await start({
       providers: [
         { provide: 'later', scope: Scope.REQUEST, useFactory: () => new Forgetful() },
         { provide: 'much later', inject: ['REQUEST'], useFactory: () => new Forgetful() },
@@ -154,7 +162,6 @@ describe('an instance that is made after the boot is not run unprotected either'
       code: 'INVALID_CONFIG',
       message: expect.stringContaining('Forgetful.rebuild overrides Reports.rebuild'),
     });
-    await app.close();
   });
 });
 
@@ -165,7 +172,7 @@ describe('two applications in one process do not see each other', () => {
     { provide: 'factory', useFactory: () => new Reports() },
     { provide: 'request factory', scope: Scope.REQUEST, useFactory: () => new Reports() },
   ];
-  const start = () => startFencedApp({ leases: memoryLeases(), fence: false, providers });
+  const startOne = () => start({ leases: memoryLeases(), providers });
 
   it.each<[string, (app: FencedApp) => Reports | Promise<Reports>]>([
     ['a provider', (app) => app.get(Reports)],
@@ -176,7 +183,7 @@ describe('two applications in one process do not see each other', () => {
       (app) => ({ rebuild: () => app.fencing.run('report:1', once, (lease) => lease) }) as never,
     ],
   ])('%s takes its leases from its own application', async (_, get) => {
-    const [one, two] = [await start(), await start()];
+    const [one, two] = [await startOne(), await startOne()];
     const [ours, theirs] = [await get(one), await get(two)];
     const stage = new Stage();
     // Each application has leases of its own here, so holding the key in one does not keep the other out.
@@ -187,14 +194,12 @@ describe('two applications in one process do not see each other', () => {
     await two.close();
     await expect(ours.rebuild('1')).resolves.toMatchObject({ state: 'released' });
     await stage.provesExclusion(() => one.fencing.run('k', once, (lease) => stage.enter(lease)));
-    await one.close();
   });
 
   it('an object that outlives its application belongs to the next one', async () => {
     for (let i = 0; i < 3; i++) {
-      const app = await startFencedApp({
+      const app = await start({
         leases: memoryLeases(),
-        fence: false,
         providers: [{ provide: 'shared', useValue: shared }],
       });
       expect((await app.get<Reports>('shared').rebuild('1')).generation).toBeGreaterThan(0);
@@ -215,9 +220,8 @@ describe('two applications in one process do not see each other', () => {
         return lease!;
       }
     }
-    const app = await startFencedApp({
+    const app = await start({
       leases: memoryLeases(),
-      fence: false,
       imports: [FencingModule.forRoot({ name: 'second', leases: memoryLeases() })],
       providers: [Both],
     });
@@ -227,6 +231,5 @@ describe('two applications in one process do not see each other', () => {
       expect(inner.owner).not.toBe(outer.owner);
       await both.second.run('k', once, (again) => expect(again.owner).not.toBe(inner.owner));
     });
-    await app.close();
   });
 });

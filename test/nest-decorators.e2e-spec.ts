@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
 import { Inject, Injectable, Module, Scope, type Type } from '@nestjs/common';
 import { ContextIdFactory, LazyModuleLoader, ModuleRef, REQUEST } from '@nestjs/core';
 import {
@@ -182,8 +182,13 @@ describe('@Leased excludes overlapping calls and gives each a generation, on', (
 
 describe('a method that cannot be protected says so', () => {
   let app: FencedApp;
+  let other: FencedApp | undefined;
   beforeAll(async () => {
     app = await startFencedApp({ fence: false, providers: [Singleton] });
+  });
+  afterEach(async () => {
+    await other?.close();
+    other = undefined;
   });
   afterAll(() => app.close());
 
@@ -193,7 +198,7 @@ describe('a method that cannot be protected says so', () => {
   });
 
   it('an instance that Nest did not make is refused while several applications run', async () => {
-    const other = await startFencedApp({ fence: false });
+    other = await startFencedApp({ fence: false });
     await expect(new Singleton().run()).rejects.toMatchObject({
       code: 'INVALID_CONFIG',
       message: expect.stringMatching(/Singleton\.run .*several applications run in this process/),

@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
 import {
   type ArgumentsHost,
   Body,
@@ -256,8 +256,13 @@ describe('errors over HTTP', () => {
 });
 
 describe('httpErrors: false', () => {
+  let app: FencedApp | undefined;
+  afterEach(async () => {
+    await app?.close();
+  });
+
   it('leaves the answer to Nest: 500; a controller may still opt in', async () => {
-    const app = await startFencedApp({
+    app = await startFencedApp({
       http: true,
       controllers: [Outcomes],
       providers: [RecordingFilter],
@@ -265,17 +270,15 @@ describe('httpErrors: false', () => {
     });
     expect((await request(server(app)).get('/outcomes/plain/busy')).status).toBe(500);
     expect((await request(server(app)).get('/outcomes/opted-in/busy')).status).toBe(423);
-    await app.close();
   });
 
   it("leaves the error to a catch-all filter of the application's own", async () => {
-    const app = await startFencedApp({
+    app = await startFencedApp({
       http: true,
       controllers: [Outcomes],
       providers: [RecordingFilter, { provide: APP_FILTER, useExisting: RecordingFilter }],
       fencing: { httpErrors: false },
     });
     expect((await request(server(app)).get('/outcomes/plain/busy')).body).toEqual({ own: true });
-    await app.close();
   });
 });

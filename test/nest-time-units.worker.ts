@@ -16,7 +16,7 @@ const app = await startFencedApp({
 const { fencing, dataSource } = app;
 const zone = {
   process: new Date(Date.UTC(2026, 0, 1)).getTimezoneOffset(),
-  database: ((await dataSource.query('SHOW TimeZone')) as { TimeZone: string }[])[0]!.TimeZone,
+  database: (await dataSource.query<{ TimeZone: string }[]>('SHOW TimeZone'))[0]!.TimeZone,
 };
 
 const before = Date.now();
@@ -28,10 +28,10 @@ const held = await fencing.run('zones', { ttlMs: 600 }, async (lease) => {
   return lease.generation;
 });
 const { fence } = await fencing.inspect('zones');
-const [receipt] = (await dataSource.query(
+const [receipt] = await dataSource.query<{ ms: string }[]>(
   'SELECT extract(epoch FROM accepted_at) * 1000 AS ms FROM fencing_operation WHERE id = $1',
   [`zones:${held}`],
-)) as { ms: string }[];
+);
 
 // 05:30 and 06:30 UTC are both "01:30" in New York on the night that the clocks go back.
 const across: string[] = [];

@@ -272,6 +272,14 @@ describe('a Redis of its own', () => {
     await store.close();
   });
 
+  it('that is silent does not hold up the end of an application that let the package open the connection', async () => {
+    await start();
+    const own = await redisLeases({ url: server!.url });
+    expect(await own.check()).toEqual([]);
+    server!.pause();
+    await own.close();
+  });
+
   it('is unavailable, and may be tried again, when it is gone', async () => {
     const store = await start();
     redis!.options.retryStrategy = () => null;

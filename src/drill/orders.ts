@@ -1,4 +1,3 @@
-import type { LeaseState } from 'nestjs-fencing';
 import type { Booked, Published } from './events.js';
 
 /*
@@ -45,7 +44,6 @@ export interface Ended {
   /** What the method returned; where its lease was lost meanwhile, the error of its call brings it along. */
   readonly result?: unknown;
   readonly error?: { readonly code: string; readonly message: string; readonly acceptedWrites?: number };
-  readonly state: LeaseState | 'none';
   /** The code of the reason that the lease's signal was aborted with. */
   readonly abortedWith?: string;
 }

@@ -66,7 +66,6 @@ export async function report({ call }: Order, work: Promise<unknown>): Promise<v
   const signal = lease?.signal;
   await tell(`${call} ended`, {
     ...outcome,
-    state: lease?.state ?? 'none',
     abortedWith: signal?.aborted ? codeOf(signal.reason) : undefined,
   } satisfies Ended);
 }

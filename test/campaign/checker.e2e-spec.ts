@@ -2,6 +2,7 @@ import { describe, expect, it } from '@jest/globals';
 import { check, RULES, type Verdict } from './checker.js';
 import { PLANTED } from './planted/histories.js';
 import { trueStory } from './planted/story.js';
+import { fencingStatements } from './tables.js';
 
 const broken = (verdict: Verdict) =>
   verdict.rules.filter(({ findings }) => findings.length > 0).map(({ name }) => name);
@@ -54,5 +55,19 @@ describe("the campaign's checker", () => {
     const evidence = { ...rest, events: beforeCalm, tables };
     expect(broken(check({ ...evidence, complete: false }))).toEqual([]);
     expect(broken(check({ ...evidence, complete: true }))).toEqual(['I9']);
+  });
+});
+
+describe("the campaign's controls", () => {
+  const original = fencingStatements();
+
+  it.each([
+    ['fence', 2],
+    ['activation', 2],
+    ['guard-lock', 1],
+  ] as const)('without %s, exactly that part of the SQL is another', (without, changed) => {
+    const broken = fencingStatements(without);
+    expect(broken).toHaveLength(original.length);
+    expect(broken.filter((statement, i) => statement !== original[i])).toHaveLength(changed);
   });
 });

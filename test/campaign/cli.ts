@@ -12,9 +12,8 @@ import type { Tables, Without } from './tables.js';
 const CONTROLS: readonly Without[] = ['fence', 'activation', 'guard-lock'];
 const print = (line = ''): void => console.log(line);
 
-/** @returns the exit code */
-export async function main(args: string[]): Promise<number> {
-  const { values } = parseArgs({
+const parse = (args: string[]) =>
+  parseArgs({
     args,
     options: {
       minutes: { type: 'string', default: '2' },
@@ -25,7 +24,17 @@ export async function main(args: string[]): Promise<number> {
       check: { type: 'string' },
       json: { type: 'string' },
     },
-  });
+  }).values;
+
+/** @returns the exit code */
+export async function main(args: string[]): Promise<number> {
+  let values: ReturnType<typeof parse>;
+  try {
+    values = parse(args);
+  } catch (error) {
+    print(String((error as Error).message));
+    return 2;
+  }
   const [minutes, seed] = [Number(values.minutes), Number(values.seed)];
   const without = values.without as Without | undefined;
   if (!(minutes > 0) || !Number.isInteger(seed) || (without && !CONTROLS.includes(without))) {

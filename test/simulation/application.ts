@@ -32,10 +32,13 @@ export class Application {
   constructor(
     readonly name: string,
     private readonly around: Surroundings,
+    /** Its clock is so slow that it never notices that it is late: only the fence can stop it. */
+    readonly isSleepwalking = false,
   ) {
     const { world, network, store, storeHost, database, storeTimeoutMs, checker } = around;
-    // Clocks differ by less than the margin of a lease, which is 1 %.
-    this.process = new VirtualProcess(world, name, world.random.between(0.995, 1.005));
+    // Else clocks differ by less than the margin of a lease, which is 1 %.
+    const rate = isSleepwalking ? world.random.between(0.02, 0.3) : world.random.between(0.995, 1.005);
+    this.process = new VirtualProcess(world, name, rate);
     this.client = new NetworkedStore(this.process, network, storeHost, store);
     this.fence = new MemoryFence(this.process, database, network);
     this.keeper = new LeaseKeeper({
@@ -65,7 +68,8 @@ export class Application {
   /** A lease that believes in itself must be held at the store, unless the store has forgotten something. */
   demandValid(lease: HeldLease): void {
     const { world, store, checker } = this.around;
-    if (lease.ended() || store.disturbedAt >= lease.grantedAt / this.process.rate) return;
+    if (this.isSleepwalking || this.process.isDead || lease.validUntil <= this.process.now()) return;
+    if (store.disturbedAt >= lease.grantedAt / this.process.rate) return;
     checker.demand(
       store.holder(lease.key)?.owner === lease.owner,
       'validity',
@@ -74,14 +78,14 @@ export class Application {
   }
 
   /** SIGKILL. The database learns of it when the connections are closed, if they are. */
-  crash(): void {
+  crash(closes = 0.7): void {
     const { world, database, checker, network } = this.around;
     this.process.isDead = true;
     checker.count('crashes');
     checker.record(this.name, 'crashes');
     void this.client.close();
     for (const session of database.sessions) {
-      if (session.client === this.process && world.random.chance(0.7))
+      if (session.client === this.process && world.random.chance(closes))
         database.host.arrive(network.delay(), () => session.hangUp());
     }
   }

@@ -46,6 +46,7 @@ export class Database {
   readonly receipts = new Map<string, { result: string | undefined; by: Session | undefined }>();
   readonly sessions = new Set<Session>();
   private readonly blocked = new Set<() => void>();
+  onActivation: () => void = () => undefined;
   /** `activationDurability: 'relaxed'` */
   isRelaxed = false;
 
@@ -86,7 +87,10 @@ export class Database {
       }
       const ahead = this.raise(key, generation, owner);
       const facts = { key, generation, owner };
-      if (ahead === undefined) this.checker.activated(key, owner);
+      if (ahead === undefined) {
+        this.checker.activated(key, owner);
+        this.onActivation();
+      }
       this.checker.record('db', ahead === undefined ? 'activates' : `is ahead (${ahead})`, facts);
       return ahead;
     };

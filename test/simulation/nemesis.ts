@@ -24,12 +24,16 @@ export class Nemesis {
       this.pause,
       this.crash,
       this.stop,
+      this.pause,
+      this.cutOffStore,
       this.cutOffStore,
       this.cutOffDatabase,
       this.freezeStore,
       this.freezeDatabase,
       this.loseStore,
       this.loseCounters,
+      this.replaceStore,
+      this.replaceStore,
       this.evict,
       this.restoreStore,
       this.moveWallClock,
@@ -91,6 +95,13 @@ export class Nemesis {
   private readonly freezeDatabase = (): void =>
     this.around.database.host.freeze(this.duration('database frozen'));
   private readonly loseStore = (): void => this.around.store.loseEverything();
+
+  /** A new server whose clock is behind: its generations begin below what the database has seen. */
+  private readonly replaceStore = (): void => {
+    this.around.store.loseEverything();
+    this.around.store.moveWallClock(-3_600_000);
+  };
+
   private readonly loseCounters = (): void => this.around.store.loseCounters();
   private readonly evict = (): void => this.around.store.evict(this.around.world.random.pick(...this.keys));
 

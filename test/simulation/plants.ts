@@ -6,7 +6,7 @@ export const PLANTS = {
   'a guard that does not lock': ['I1', 'I2', 'I3'],
   'a guard that compares nothing': ['I1', 'I2', 'I3'],
   'a guard that is content with a lower fence': ['I1', 'I3'],
-  'an activation that does nothing before the first write': ['I3'],
+  'an activation that does nothing before the first write': ['I2', 'I3'],
   'an activation that does not wait': ['I1', 'I2', 'I3'],
   'an activation that ignores the owner': ['I1', 'I3'],
   'an activation that overwrites a newer one': ['I1', 'I2', 'I3'],
@@ -19,7 +19,7 @@ export const PLANTS = {
   'acquiring again is not idempotent': ['I6'],
   'a hand-over that passes others over': ['I9'],
   // the keeper
-  'no local deadline': ['validity'],
+  'no local deadline': ['validity', 'I7'],
   'validity counts from the answer': ['validity'],
   'late work is let through': ['released'],
 } as const;

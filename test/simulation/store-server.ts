@@ -30,6 +30,8 @@ const WALL_US = 1_790_000_000_000_000;
 
 /** The lease store as a server: the memory store, what can happen to it, and a check of each step it takes. */
 export class StoreServer extends MemoryLeaseStore {
+  /** Hears of each grant. */
+  onGrant: (key: string) => void = () => undefined;
   /** When it last forgot or changed something by itself. */
   disturbedAt = -Infinity;
   private backup: Insides | undefined;
@@ -68,7 +70,10 @@ export class StoreServer extends MemoryLeaseStore {
         () => `acquiring ${key} again moved the grant from ${before.generation} to ${answer.generation}`,
       );
     }
-    if (answer.granted) this.checker.count('grants');
+    if (answer.granted) {
+      this.checker.count('grants');
+      this.onGrant(key);
+    }
     return answer;
   }
 

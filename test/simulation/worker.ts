@@ -50,6 +50,7 @@ export async function runJob(
         checker.record(app.name, `${job.name} begins`, { generation: leases[0]!.generation });
         onBody();
         for (const lease of leases) {
+          app.demandValid(lease);
           checker.demand(
             lease.remainingMs() >= options.ttlMs / 2,
             'validity',
@@ -120,7 +121,7 @@ class Body {
       result = await app.writes.write('the simulation', { operation: request }, async (manager) => {
         const tx = manager as Tx;
         for (const key of job.keys) await tx.write(key, attempt, this.bases.get(key));
-        if (this.world.random.chance(0.2)) await this.dawdle();
+        if (this.world.random.chance(0.4)) await this.dawdle();
         return attempt;
       });
     } catch (error) {
@@ -138,7 +139,7 @@ class Body {
   /** Something that nobody awaits: it must not write under a lease that has ended. */
   private async lateWork(): Promise<void> {
     const { app, job, checker, world } = this;
-    await app.process.sleep(world.random.between(0, job.options.ttlMs));
+    await app.process.wait(world.random.between(0, job.options.ttlMs));
     const attempt = `${job.name}.late`;
     const isAccepted = await app.writes
       .write('the simulation', {}, (manager) => (manager as Tx).write(job.keys[0]!, attempt, undefined))
@@ -152,8 +153,8 @@ class Body {
   private async dawdle(): Promise<void> {
     const { ttlMs } = this.job.options;
     for (let left = this.world.random.between(0, this.job.dawdles); left > 0; left -= 0.3) {
-      await this.app.process.sleep(Math.min(left, 0.3) * ttlMs);
-      for (const lease of this.leases) this.app.demandValid(lease);
+      await this.app.process.wait(Math.min(left, 0.3) * ttlMs);
+      for (const lease of this.leases) if (!lease.ended()) this.app.demandValid(lease);
     }
   }
 }

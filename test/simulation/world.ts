@@ -99,8 +99,9 @@ export class VirtualProcess implements Clock {
     return this.world.after(Math.max(0, afterMs) / this.rate + 0.001, fire, this);
   }
 
-  sleep(ms: number): Promise<void> {
-    return new Promise((resolve) => this.setTimer(ms, resolve));
+  /** Waits for something outside: it takes as long as it takes, whatever this process's clock shows. */
+  wait(ms: number): Promise<void> {
+    return new Promise((resolve) => this.world.after(ms, resolve, this));
   }
 
   pause(ms: number): void {

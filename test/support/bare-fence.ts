@@ -9,7 +9,7 @@ import type {
 } from 'nestjs-fencing';
 import { typeOrmFence, type TypeOrmFenceOptions } from 'nestjs-fencing/typeorm';
 import { DataSource, type DataSourceOptions, type EntityManager } from 'typeorm';
-import { eventually } from './gate.js';
+import { eventually, Gate } from './gate.js';
 
 export interface BareFenceOptions {
   /** @default the database of the test worker */
@@ -64,6 +64,26 @@ export class BareFence {
   ): Promise<WriteOutcome<T>> {
     const authority = 'grants' in by ? by : new Authority(by);
     return this.fence.write({ authority, retries: 0, body, ...options });
+  }
+
+  /** Begins a fenced write; resolves once its guard has passed and its body runs. */
+  async begin<T>(
+    by: WriteAuthority | Grant,
+    body: (manager: EntityManager) => Promise<T>,
+    options: Partial<WriteRequest<EntityManager, T>> = {},
+  ): Promise<{ outcome: Promise<WriteOutcome<T>> }> {
+    const inside = new Gate();
+    const outcome = this.write(
+      by,
+      (manager) => {
+        inside.open();
+        return body(manager);
+      },
+      options,
+    );
+    outcome.catch(() => undefined);
+    await Promise.race([inside.wait(), outcome]);
+    return { outcome };
   }
 
   /** Connections that are checked out of the pool now. */

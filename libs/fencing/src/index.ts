@@ -2,6 +2,8 @@ export { FencingModule } from './nest/fencing.module.js';
 export type { FencingModuleExtras, FencingModuleOptions } from './nest/fencing.module-definition.js';
 export { Leased, type LeasedOptions } from './nest/leased.decorator.js';
 export { FencedWrite, type FencedWriteOptions } from './nest/fenced-write.decorator.js';
+export { InjectFencedRepository } from './nest/inject-fenced-repository.js';
+export { AcceptFencing, type AcceptFencingOptions } from './nest/accept-fencing.decorator.js';
 export { CurrentLease } from './nest/current-lease.decorator.js';
 export {
   type AcquiredLease,
@@ -17,6 +19,7 @@ export { leaseKey, type KeyFunction, type KeyPart, type KeySource, type LeaseKey
 export { Lease, type LeaseState } from './core/lease.js';
 export type { LeaseCallOptions, LeaseOptions } from './core/options.js';
 export type { WriteOptions } from './core/fenced-writes.js';
+export { type FencingHeaders, fencingHeaders } from './core/fencing-headers.js';
 export { keyLabel } from './core/key-label.js';
 export {
   CommitUnknownError,
@@ -24,6 +27,7 @@ export {
   FencingConfigError,
   FencingError,
   type FencingErrorCode,
+  FencingHeadersError,
   GenerationsExhaustedError,
   LeaseBusyError,
   LeaseKeyError,
@@ -33,6 +37,7 @@ export {
   LeaseUncertainError,
   NoLeaseError,
   OperationConflictError,
+  RowMissingError,
   StaleGenerationError,
   StoreUnavailableError,
   WaitAbortedError,

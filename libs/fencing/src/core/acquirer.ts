@@ -118,7 +118,7 @@ export class Acquirer {
   }
 
   /** @throws where the call may not take a lease any more */
-  assertMayTake(call: Call): void {
+  assertMayTake(call: Pick<Call, 'key' | 'signal' | 'draining'>): void {
     if (call.signal?.aborted) throw aborted(call);
     if (this.stopping && !call.draining) throw shuttingDown(call.key);
   }
@@ -142,6 +142,6 @@ export function shuttingDown(key: string): StoreUnavailableError {
   );
 }
 
-function aborted({ key, signal }: Call): WaitAbortedError {
+function aborted({ key, signal }: Pick<Call, 'key' | 'signal'>): WaitAbortedError {
   return new WaitAbortedError(key, signal?.reason);
 }

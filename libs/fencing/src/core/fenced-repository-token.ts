@@ -1,6 +1,6 @@
 /** Tokens by entity class and name of the DataSource; one table for the ESM and the CommonJS copy of the package. */
 const tokens = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing/fenced-repositories')] ??=
-  new WeakMap()) as WeakMap<object, Map<string, symbol>>;
+  new WeakMap<object, Map<string, symbol>>()) as WeakMap<object, Map<string, symbol>>;
 
 /** The injection token of the fenced repository of an entity. Its description is what Nest prints when it is not provided. */
 export function fencedRepositoryToken(entity: { readonly name: string }, dataSource = 'default'): symbol {

@@ -8,12 +8,13 @@ import {
   LeaseLostError,
   LeaseOrderError,
   LeaseUncertainError,
+  StaleGenerationError,
   StoreUnavailableError,
   WaitAbortedError,
 } from './errors.js';
 import type { Fence } from './fence.js';
 import { HeldLease, type LeaseHost } from './lease.js';
-import type { LeaseStore, ReleaseAnswer } from './lease-store.js';
+import type { Grant, LeaseStore, ReleaseAnswer } from './lease-store.js';
 import type { FencingLogger } from './logger.js';
 import type { ResolvedLeaseOptions } from './options.js';
 import { Renewals } from './renewals.js';
@@ -49,6 +50,8 @@ export class LeaseKeeper implements LeaseHost {
   private readonly lines: WaitLines;
   private readonly renewals: Renewals;
   private readonly held = new Set<HeldLease>();
+  /** Leases of other services that calls in this process stand on. */
+  private readonly accepted = new Set<HeldLease>();
   private onIdle: (() => void) | undefined;
 
   constructor(private readonly settings: KeeperOptions) {
@@ -179,6 +182,24 @@ export class LeaseKeeper implements LeaseHost {
   }
 
   /**
+   * A lease of a grant that another service holds and has handed on: from here on the fence of this application refuses older
+   * ones. It is neither renewed nor released here, and ends with `finish`, or after the ttl of `options` at the latest.
+   * @throws StaleGenerationError where the fence has seen a newer grant
+   */
+  async accept({ key, owner, generation }: Grant, options: ResolvedLeaseOptions): Promise<HeldLease> {
+    this.acquirer.assertMayTake({ key, draining: false });
+    const lease = new HeldLease(key, owner, generation, this.clock.now(), options, this);
+    const answer = await this.askFence(lease, options.waitMs);
+    if (!answer.activated) throw new StaleGenerationError(key, generation, answer.generation);
+    lease.assertHeld();
+    lease.started = true;
+    this.accepted.add(lease);
+    // Looking at the clock is what ends it, also for those who only listen.
+    lease.onEnd(this.clock.setTimer(lease.remainingMs() + 1, () => lease.ended()));
+    return lease;
+  }
+
+  /**
    * Takes no new leases, waits up to `drainMs` for the running ones, then ends the rest with `LeaseLostError` ('drained').
    * Resolves when all releases were answered, or after one more store timeout.
    * @returns how many were cut off
@@ -187,10 +208,10 @@ export class LeaseKeeper implements LeaseHost {
     this.lines.rejectAll((waiter) => (waiter.draining ? undefined : shuttingDown(waiter.key)));
     this.acquirer.stop();
     const idle = new Promise<void>((resolve) => (this.onIdle = resolve));
-    if (this.held.size > 0) {
+    if (this.held.size + this.accepted.size > 0) {
       await within(this.clock, drainMs, idle, () => new Error('drained')).catch(() => undefined);
     }
-    const cut = this.heldLeases;
+    const cut = [...this.held, ...this.accepted];
     for (const lease of cut) lease.lose('drained');
     await this.client.stop();
     this.renewals.close();
@@ -200,11 +221,14 @@ export class LeaseKeeper implements LeaseHost {
   /** A lease has ended: lost, or finished by its call. */
   leaseEnded(lease: HeldLease): void {
     this.renewals.remove(lease);
-    if (!this.held.delete(lease)) return;
-    // A lease that was never started is still in the hands of `takeAsHead`, which keeps its place in the line.
-    if (lease.started) this.leave(lease);
-    else this.client.release({ key: lease.key, owner: lease.owner }, lease.options.ttlMs);
-    if (this.held.size === 0) this.onIdle?.();
+    if (this.held.delete(lease)) {
+      // A lease that was never started is still in the hands of `takeAsHead`, which keeps its place in the line.
+      if (lease.started) this.leave(lease);
+      else this.client.release({ key: lease.key, owner: lease.owner }, lease.options.ttlMs);
+    } else if (!this.accepted.delete(lease)) {
+      return;
+    }
+    if (this.held.size + this.accepted.size === 0) this.onIdle?.();
   }
 
   // ---------------------------------------------------------------------------------------------------------- taking

@@ -15,6 +15,8 @@ const ANSWERS: Partial<Record<FencingErrorCode, { status: number; title: string 
   COMMIT_UNKNOWN: { status: 503, title: 'Outcome unknown' },
   OPERATION_CONFLICT: { status: 422, title: 'Operation id used with another payload' },
   INVALID_KEY: { status: 400, title: 'Bad request' },
+  INVALID_FENCING_HEADERS: { status: 400, title: 'Bad request' },
+  ROW_MISSING: { status: 404, title: 'Not found' },
 };
 
 /**

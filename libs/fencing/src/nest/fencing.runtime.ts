@@ -16,6 +16,7 @@ import type { LeaseStore } from '../core/lease-store.js';
 import type { Lease } from '../core/lease.js';
 import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
 import type { FenceSource } from '../core/sources.js';
+import { within } from '../core/timing.js';
 import { InstanceAdopter } from './adopt-instances.js';
 import type { FencingModuleOptions } from './fencing.module-definition.js';
 import { checkLeaseStore, checkModuleOptions, isFence } from './module-options.js';
@@ -171,9 +172,20 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     );
   }
 
+  private get storeTimeoutMs(): number {
+    return this.options.storeTimeoutMs ?? 2_000;
+  }
+
   private async checkStore(store: LeaseStore): Promise<void> {
+    const { storeTimeoutMs } = this;
+    const silent = () => new StoreUnavailableError('lease store', `no answer within ${storeTimeoutMs} ms.`);
     try {
-      for (const { problem, consequence, fix } of await store.check())
+      for (const { problem, consequence, fix } of await within(
+        systemClock,
+        storeTimeoutMs,
+        store.check(),
+        silent,
+      ))
         this.logger.warn(`${problem} ${consequence} ${fix}`);
     } catch (error) {
       // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
@@ -198,7 +210,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       fence,
       clock: systemClock,
       logger,
-      storeTimeoutMs: this.options.storeTimeoutMs ?? 2_000,
+      storeTimeoutMs: this.storeTimeoutMs,
     });
     return { store, fence, keeper, writes: new FencedWrites(keeper, fence) };
   }

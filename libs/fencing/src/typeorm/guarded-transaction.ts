@@ -11,7 +11,14 @@ import {
 import type { IsolationLevel, WriteAuthority } from '../core/fence.js';
 import type { Grant } from '../core/lease-store.js';
 import { within } from '../core/timing.js';
-import { driverErrorOf, isDatabaseError, type PgClient, type PgQueryRunner, sqlStateOf } from './driver.js';
+import {
+  driverErrorOf,
+  isConnectionLoss,
+  isDatabaseError,
+  type PgClient,
+  type PgQueryRunner,
+  sqlStateOf,
+} from './driver.js';
 import { beginError, bodyError } from './failures.js';
 import { type FencingSql, STALE_SQLSTATE } from './sql.js';
 import { controlsTransaction } from './transaction-control.js';
@@ -311,6 +318,8 @@ export class GuardedTransaction {
     await this.seal();
     if (this.endReason) throw this.endReason;
     if (this.connectionError) throw this.connectionError;
+    // The body may have swallowed it, and the connection not have reported it yet.
+    if (isConnectionLoss(this.failure)) throw this.failure;
     this.assertInTransaction();
     this.phase = 'committing';
     let command: string;

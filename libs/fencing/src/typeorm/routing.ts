@@ -100,13 +100,14 @@ function install(dataSource: DataSource, hosts: ReadonlySet<RoutingHost>): () =>
     return runner;
   });
 
-  replace(manager, 'transaction', (...args: unknown[]) => {
-    const work = args.pop() as (manager: EntityManager) => Promise<unknown>;
+  type Work = (manager: EntityManager) => Promise<unknown>;
+  // dataSource.transaction() calls it with the work first and an undefined second argument.
+  replace(manager, 'transaction', (isolationOrWork: string | Work, maybeWork?: Work) => {
+    const isolation = typeof isolationOrWork === 'string' ? [isolationOrWork] : [];
+    const work = typeof isolationOrWork === 'string' ? maybeWork! : isolationOrWork;
     const current = currentRunner();
-    if (current) {
-      return takeTurn(current as PgQueryRunner, () => original.transaction(...args, work));
-    }
-    return original.transaction(...args, (inner: EntityManager) => {
+    if (current) return takeTurn(current as PgQueryRunner, () => original.transaction(...isolation, work));
+    return original.transaction(...isolation, (inner: EntityManager) => {
       const inside = [...hosts].reduce(
         (next, host) => () => host.insideCallersTransaction(inner.queryRunner!, next),
         () => work(inner),

@@ -268,7 +268,7 @@ export class TypeOrmFence extends Fence {
       const transaction = new GuardedTransaction(runner, NOBODYS, this.sql, undefined);
       wrong.push(...(await runInTransaction(this, transaction, () => strayPaths(this.dataSource, runner))));
     }
-    await runner.release();
+    // It never took a connection, so there is none to give back.
     if (wrong.length > 0) {
       throw new FencingConfigError(
         `The installed TypeORM works differently from what the fence was proven on (${wrong.join(', ')}); writes could not be guarded. ` +

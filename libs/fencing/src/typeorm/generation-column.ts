@@ -1,0 +1,50 @@
+import { Column, type ColumnOptions, type EntityMetadata } from 'typeorm';
+import { FencingConfigError } from '../core/errors.js';
+
+/** Where an entity class notes the name of its generation column; subclasses inherit it. */
+const GENERATION_COLUMN = Symbol.for('nestjs-fencing/generation-column');
+
+type ColumnMetadata = EntityMetadata['columns'][number];
+
+/**
+ * The column that says under which generation a row was written last; 0 for a row that no lease ever wrote. `bigint` in the
+ * database, a `number` in the entity: generations are safe integers.
+ *
+ * ```ts
+ * @GenerationColumn() generation!: number;
+ * ```
+ * @throws FencingConfigError where a class has two
+ */
+export function GenerationColumn(
+  options: Omit<ColumnOptions, 'type' | 'array' | 'transformer'> = {},
+): PropertyDecorator {
+  return (target, property) => {
+    const entity = target.constructor as unknown as Record<symbol, string | symbol | undefined>;
+    const known = entity[GENERATION_COLUMN];
+    if (known !== undefined && known !== property) {
+      throw new FencingConfigError(
+        `${target.constructor.name} has two @GenerationColumn(): ${String(known)} and ${String(property)}. A row has one generation.`,
+      );
+    }
+    Object.defineProperty(entity, GENERATION_COLUMN, { value: property });
+    Column({
+      default: 0,
+      ...options,
+      type: 'bigint',
+      transformer: { to: (value: unknown) => value, from: toNumber },
+    })(target, property);
+  };
+}
+
+/** The generation column of an entity, if it has one. */
+export function generationColumnOf({ target, columns }: EntityMetadata): ColumnMetadata | undefined {
+  const property =
+    typeof target === 'function'
+      ? (target as unknown as Record<symbol, string | undefined>)[GENERATION_COLUMN]
+      : undefined;
+  return columns.find(({ propertyPath }) => propertyPath === property);
+}
+
+function toNumber(value: unknown): unknown {
+  return typeof value === 'string' ? Number(value) : value;
+}

@@ -1,0 +1,232 @@
+import type { EntityManager, EntityMetadata, ObjectLiteral } from 'typeorm';
+import { FencingConfigError } from '../core/errors.js';
+
+type ColumnMetadata = EntityMetadata['columns'][number];
+
+/** The statements of `FencedRepository`: each compares the row's generation with the writer's, and stamps it. */
+export class GuardedRows {
+  constructor(
+    private readonly manager: EntityManager,
+    private readonly metadata: EntityMetadata,
+    private readonly generation: ColumnMetadata,
+  ) {}
+
+  get name(): string {
+    return this.metadata.name;
+  }
+
+  /** @returns whether a row was changed */
+  async update(criteria: ObjectLiteral, changes: ObjectLiteral, generation: number): Promise<boolean> {
+    for (const column of this.metadata.primaryColumns) {
+      if (column.getEntityValue(changes) !== undefined)
+        throw this.wrong('update', `must not change the primary key (${column.propertyPath})`);
+    }
+    const { affected } = await this.updateStatement(criteria, changes, generation).execute();
+    return affected !== 0;
+  }
+
+  /** @returns the row as it is now, where it was there and not newer */
+  async updateEntity(entity: ObjectLiteral, generation: number): Promise<ObjectLiteral | undefined> {
+    const changes: ObjectLiteral = {};
+    for (const column of this.writable(entity)) {
+      if (!column.isPrimary && column.isUpdate) column.setEntityValue(changes, column.getEntityValue(entity));
+    }
+    const { raw } = (await this.updateStatement(this.idOf(entity), changes, generation)
+      .returning(this.readable)
+      .execute()) as { raw: ObjectLiteral[] };
+    return raw[0];
+  }
+
+  /** @returns whether a row was deleted */
+  async delete(criteria: ObjectLiteral, generation: number): Promise<boolean> {
+    const builder = this.manager.createQueryBuilder().delete().from(this.metadata.target).where(criteria);
+    const { affected } = await builder.andWhere(this.notNewer(), { fencingGeneration: generation }).execute();
+    return affected !== 0;
+  }
+
+  /** @returns the row as it is now, unless a newer one is there */
+  async upsert(
+    values: ObjectLiteral,
+    generation: number,
+    conflict?: readonly string[],
+  ): Promise<ObjectLiteral | undefined> {
+    const target = this.conflictColumns(conflict);
+    const overwritten = this.writable(values).filter(
+      (column) => column.isUpdate && !column.isPrimary && !target.includes(column),
+    );
+    const row = this.stamped(values, generation);
+    const builder = this.manager.createQueryBuilder().insert().into(this.metadata.target).values(row);
+    // The name that the statement gives to its table, which TypeORM picks.
+    const { tablePath } = this.metadata;
+    const name = (builder.alias === tablePath ? tablePath.split('.') : [builder.alias])
+      .map((part) => builder.escape(part))
+      .join('.');
+    const { raw } = (await builder
+      .orUpdate(
+        [...overwritten, this.generation].map(({ databaseName }) => databaseName),
+        target.map(({ databaseName }) => databaseName),
+        {
+          overwriteCondition: {
+            where: this.notNewer(`${name}.`),
+            parameters: { fencingGeneration: generation },
+          },
+        },
+      )
+      .updateEntity(false)
+      .returning(this.readable)
+      .execute()) as { raw: ObjectLiteral[] };
+    return raw[0];
+  }
+
+  /** The generation of the row with the primary key in `criteria`, as it is committed now. */
+  generationOf(criteria: ObjectLiteral): Promise<number | undefined> {
+    return this.readGeneration(this.idOf(criteria));
+  }
+
+  /** The generation of the row that an upsert of `values` runs into. */
+  generationInConflict(values: ObjectLiteral, conflict?: readonly string[]): Promise<number | undefined> {
+    const criteria: ObjectLiteral = {};
+    for (const column of this.conflictColumns(conflict))
+      column.setEntityValue(criteria, column.getEntityValue(values));
+    return this.readGeneration(criteria);
+  }
+
+  async matches(criteria: ObjectLiteral): Promise<boolean> {
+    return (await this.readGeneration(criteria)) !== undefined;
+  }
+
+  /** Sets on an entity what a statement answered: the generation, and what the entity left to the database. */
+  fill(entity: ObjectLiteral, row: ObjectLiteral): void {
+    for (const column of this.metadata.columns) {
+      const value: unknown = row[column.databaseName];
+      if (value === undefined || (!this.isOurs(column) && column.getEntityValue(entity) !== undefined))
+        continue;
+      column.setEntityValue(entity, this.metadata.dataSource.driver.prepareHydratedValue(value, column));
+    }
+  }
+
+  valuesOf(entity: ObjectLiteral): ObjectLiteral {
+    const values: ObjectLiteral = {};
+    for (const column of this.writable(entity)) column.setEntityValue(values, column.getEntityValue(entity));
+    return values;
+  }
+
+  hasId(entity: ObjectLiteral): boolean {
+    return this.metadata.primaryColumns.every((column) => isGiven(column.getEntityValue(entity)));
+  }
+
+  /** @throws FencingConfigError unless it is one entity */
+  assertOne(method: string, entity: unknown): void {
+    if (typeof entity === 'object' && entity !== null && !Array.isArray(entity)) return;
+    throw this.wrong(method, 'takes one entity; several rows belong into a @FencedWrite');
+  }
+
+  /**
+   * The conditions of one row.
+   * @throws FencingConfigError where they could fit several, or one of them is missing
+   */
+  criteria(method: string, row: unknown): ObjectLiteral {
+    const { primaryColumns } = this.metadata;
+    const criteria: ObjectLiteral =
+      typeof row === 'object' && row !== null
+        ? row
+        : primaryColumns.length === 1 && isGiven(row)
+          ? this.metadata.ensureEntityIdMap(row)
+          : {};
+    for (const column of primaryColumns) {
+      const value: unknown = column.getEntityValue(criteria);
+      if (!isGiven(value) || isOperator(value))
+        throw this.wrong(method, `needs the primary key (${column.propertyPath}) of one row`);
+    }
+    for (const [name, value] of Object.entries(criteria)) {
+      // TypeORM may leave such a condition out.
+      if (value === undefined) throw this.wrong(method, `has the condition ${name}, which is undefined`);
+    }
+    return criteria;
+  }
+
+  // ----------------------------------------------------------------------------------------------------------- parts
+
+  private updateStatement(criteria: ObjectLiteral, changes: ObjectLiteral, generation: number) {
+    return this.manager
+      .createQueryBuilder()
+      .update(this.metadata.target)
+      .set(this.stamped(changes, generation))
+      .where(criteria)
+      .andWhere(this.notNewer(), { fencingGeneration: generation });
+  }
+
+  /** A row that has no generation yet was never written under a lease. */
+  private notNewer(table = ''): string {
+    return `coalesce(${table}"${this.generation.databaseName}", 0) <= :fencingGeneration`;
+  }
+
+  private stamped(values: ObjectLiteral, generation: number): ObjectLiteral {
+    const stamped = { ...values };
+    this.generation.setEntityValue(stamped, generation);
+    return stamped;
+  }
+
+  private async readGeneration(criteria: ObjectLiteral): Promise<number | undefined> {
+    const [text, parameters] = this.manager
+      .createQueryBuilder(this.metadata.target, 'row')
+      .select(`coalesce(row.${this.generation.propertyPath}, 0)`, 'generation')
+      .where(criteria)
+      .withDeleted()
+      .getQueryAndParameters();
+    // As plain SQL it goes to the primary: a replica may not have what was just refused.
+    const [row] = await this.manager.query<{ generation: string }[]>(text, parameters);
+    return row && Number(row.generation);
+  }
+
+  private conflictColumns(conflict?: readonly string[]): ColumnMetadata[] {
+    if (!conflict) return this.metadata.primaryColumns;
+    return conflict.flatMap((path) => {
+      const columns = this.metadata.findColumnsWithPropertyPath(path);
+      if (columns.length === 0) throw this.wrong('upsert', `knows no property '${path}'`);
+      return columns;
+    });
+  }
+
+  /** The columns that `values` has something for and that the database does not keep itself. */
+  private writable(values: ObjectLiteral): ColumnMetadata[] {
+    return this.metadata.columns.filter(
+      (column) =>
+        column.getEntityValue(values) !== undefined &&
+        !column.isVirtualProperty &&
+        column.generatedType === undefined &&
+        !this.isOurs(column),
+    );
+  }
+
+  /** Whose values the database, or this class, decides. */
+  private isOurs(column: ColumnMetadata): boolean {
+    return column === this.generation || column.isVersion || column.isUpdateDate;
+  }
+
+  private get readable(): string[] {
+    return this.metadata.columns
+      .filter(({ isSelect, isVirtualProperty }) => isSelect && !isVirtualProperty)
+      .map(({ propertyPath }) => propertyPath);
+  }
+
+  private idOf(values: ObjectLiteral): ObjectLiteral {
+    const id: ObjectLiteral = {};
+    for (const column of this.metadata.primaryColumns)
+      column.setEntityValue(id, column.getEntityValue(values));
+    return id;
+  }
+
+  private wrong(method: string, problem: string): FencingConfigError {
+    return new FencingConfigError(`FencedRepository.${method}() of ${this.name} ${problem}.`);
+  }
+}
+
+function isGiven(value: unknown): boolean {
+  return value !== undefined && value !== null;
+}
+
+/** `In(…)`, `MoreThan(…)` and the like. */
+function isOperator(value: unknown): boolean {
+  return typeof value === 'object' && value !== null && '@instanceof' in value;
+}
