@@ -38,6 +38,11 @@ if (unknown.length > 0) {
   process.exit(2);
 }
 
+if (flags.docs && flags.only) {
+  console.error('--docs is for a whole run: the page shows all rows.');
+  process.exit(2);
+}
+
 /** Runs a command to its end. @param {string} command @param {string[]} args @param {string} cwd */
 function run(command, args, cwd) {
   const { status } = spawnSync(command, args, { cwd, stdio: ['ignore', 'inherit', 'inherit'] });

@@ -6,6 +6,7 @@ import { redisLeases } from 'nestjs-fencing/redis';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
 import { AccountsModule } from './accounts/accounts.module.js';
 import { databaseOptions } from './database/database.options.js';
+import { PaymentsModule } from './payments/payments.module.js';
 import { ReportsModule } from './reports/reports.module.js';
 
 @Module({
@@ -17,6 +18,7 @@ import { ReportsModule } from './reports/reports.module.js';
     ScheduleModule.forRoot(),
     ReportsModule,
     AccountsModule,
+    PaymentsModule,
   ],
 })
 export class AppModule {}

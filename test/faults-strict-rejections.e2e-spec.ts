@@ -19,6 +19,8 @@ describe('field report 22: faults during a leased call, in a process with --unha
     proxy = await TcpProxy.start(redis.url);
     worker = await bench.worker({
       redisUrl: proxy.url,
+      // What is under way when the connection breaks fails, instead of being sent again.
+      client: { maxRetriesPerRequest: 0 },
       storeTimeoutMs: 1_000,
       nodeOptions: '--unhandled-rejections=strict',
     });
@@ -128,6 +130,8 @@ describe('field report 22: faults during a leased call, in a process with --unha
     await run.began();
     await redis.kill();
     expect(await run.ended()).toMatchObject({ error: { code: 'LEASE_LOST', reason: 'expired' } });
+    const unavailable = worker.run(key, [], { waitMs: 500 });
+    expect(await unavailable.ended()).toMatchObject({ error: { code: 'STORE_UNAVAILABLE' } });
     await redis.restart({ empty: true });
     expect(await worker.run(key, [{ do: 'write', text: 'A' }], { waitMs: 30_000 }).ended()).toMatchObject({
       ok: true,

@@ -13,6 +13,7 @@ describe('activation', () => {
     observer = await BareFence.open({ name: 'activation-observer' });
     first = await BareFence.open({ name: 'activation-first' });
     second = await BareFence.open({ name: 'activation-second' });
+    await observer.dataSource.query('CREATE TABLE IF NOT EXISTS activation_written (key text)');
   });
   afterAll(async () => {
     await Promise.all([first, second, observer].map((each) => each.close()));
@@ -83,15 +84,19 @@ describe('activation', () => {
     const grant = newGrant();
     await activate(first, grant);
     const gate = new Gate();
-    const order: string[] = [];
-    const { outcome } = await first.begin(grant, () => gate.wait());
-    const write = outcome.then(() => order.push('committed'));
-    const activation = activate(second, successorOf(grant)).then(() => order.push('activated'));
+    const { outcome } = await first.begin(grant, async (manager) => {
+      await gate.wait();
+      await manager.query('INSERT INTO activation_written VALUES ($1)', [grant.key]);
+    });
+    let activated = false;
+    const activation = activate(second, successorOf(grant)).then(() => (activated = true));
     await waitsForLock(observer.dataSource, 'activation-second');
-    expect(order).toEqual([]);
+    expect(activated).toBe(false);
     gate.open();
-    await Promise.all([write, activation]);
-    expect(order).toEqual(['committed', 'activated']);
+    await activation;
+    const written = 'SELECT 1 FROM activation_written WHERE key = $1';
+    expect(await observer.dataSource.query(written, [grant.key])).toHaveLength(1);
+    await outcome;
   });
 
   it('that is refused does not wait for the writes of the newer owner', async () => {

@@ -1,3 +1,4 @@
+import { AsyncLocalStorage } from 'node:async_hooks';
 import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { InjectRepository } from '@nestjs/typeorm';
@@ -22,6 +23,8 @@ class Entry {
 }
 
 const once = { waitMs: 0 } as const;
+/** Runs a call as another caller does: without the leases of this one. */
+const outside = AsyncLocalStorage.snapshot() as <T>(call: () => T) => T;
 const pairKey = leaseKey('pair:{a}/{b}');
 
 @Injectable()
@@ -140,7 +143,7 @@ describe('hostile keys go through Redis and the guard as they are', () => {
   it.each(HOSTILE.map((text) => [text]))('%j excludes, renews, and is refused when stale', async (text) => {
     const key = `${text}#`;
     const call = entries.byFunction(key, async () => {
-      // The call below joins otherwise: another caller is another async context, here by the service of its own.
+      // Inside this one it would join.
       await expect(outside(() => entries.byFunction(key))).rejects.toThrow(LeaseBusyError);
       await app.fencing.revoke(key);
     });
@@ -254,9 +257,3 @@ describe('hostile keys go through Redis and the guard as they are', () => {
     await eventually(async () => !(await app.fencing.inspect('ops')).lease);
   });
 });
-
-/** Runs `call` as another caller does: without the leases of this one. */
-const bare = (await import('node:async_hooks')).AsyncLocalStorage.snapshot();
-function outside<T>(call: () => T): T {
-  return bare(call);
-}

@@ -1,4 +1,5 @@
-import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
+import { AsyncLocalStorage } from 'node:async_hooks';
+import { afterAll, afterEach, beforeAll, describe, expect, it, jest } from '@jest/globals';
 import { Redis } from 'ioredis';
 import type { Lease } from 'nestjs-fencing';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
@@ -7,6 +8,8 @@ import { TcpProxy } from './support/proxy.js';
 import { forkWorker, type WorkerProcess } from './support/workers.js';
 
 const DAY = 24 * 3_600_000;
+/** Runs a call as another caller does: without the leases of this one. */
+const outside = AsyncLocalStorage.snapshot() as <T>(call: () => T) => T;
 
 describe('times are milliseconds, whole, and of any length', () => {
   let app: FencedApp;
@@ -42,23 +45,27 @@ describe('times are milliseconds, whole, and of any length', () => {
     },
   );
 
-  it('a ttl of 90 days, beyond what a timer can do, causes no storm: no request at all while nothing is due', async () => {
-    await app.fencing.run(
-      'quarter',
-      { ttlMs: 90 * DAY, waitMs: 90 * DAY, holdAtLeastMs: 0 },
-      async (lease) => {
-        proxy.forget();
-        const since = performance.now();
-        let turns = 0;
-        await eventually(() => {
-          turns += 1;
-          return performance.now() - since > 3_000;
-        });
-        expect(turns).toBeGreaterThan(1);
-        expect(proxy.count()).toBe(0);
-        expect(lease.state).toBe('held');
-      },
-    );
+  it('90 days, beyond what a timer can do, cause no storm: neither of requests nor of timers, and waiters wait', async () => {
+    const options = { ttlMs: 90 * DAY, waitMs: 90 * DAY, holdAtLeastMs: 0 };
+    let waiting!: Promise<unknown>;
+    await app.fencing.run('quarter', options, async (lease) => {
+      waiting = outside(() => app.fencing.run('quarter', options, () => 'had its turn'));
+      waiting.catch(() => undefined); // looked at below
+      proxy.forget();
+      const timers = jest.spyOn(globalThis, 'setTimeout');
+      lease.assertHeld();
+      const since = performance.now();
+      await outside(() => app.fencing.run('another', options, () => undefined));
+      await eventually(() => performance.now() - since > 3_000);
+      const delays = timers.mock.calls.map(([, ms]) => ms ?? 0);
+      timers.mockRestore();
+      // Node fires a longer one after 1 ms.
+      expect(delays.length).toBeGreaterThan(0);
+      expect(Math.max(...delays)).toBeLessThan(2 ** 31);
+      expect(proxy.count()).toBe(2); // for the other key
+      expect(lease.state).toBe('held');
+    });
+    await expect(waiting).resolves.toBe('had its turn');
   });
 
   it('a short ttl is renewed at a third of it, one request each time', async () => {

@@ -1,5 +1,6 @@
 import type { TypeOrmModuleOptions } from '@nestjs/typeorm';
 import { fencingMigrations } from 'nestjs-fencing/typeorm';
+import { CreatePayments1764000000002 } from '../payments/create-payments.migration.js';
 import { CreateReportPublisher1764000000001 } from './create-report-publisher.migration.js';
 
 export function databaseOptions(url: string | undefined): TypeOrmModuleOptions {
@@ -8,7 +9,7 @@ export function databaseOptions(url: string | undefined): TypeOrmModuleOptions {
     type: 'postgres',
     url,
     autoLoadEntities: true,
-    migrations: [...fencingMigrations, CreateReportPublisher1764000000001],
+    migrations: [...fencingMigrations, CreateReportPublisher1764000000001, CreatePayments1764000000002],
     migrationsRun: true,
   };
 }

@@ -21,14 +21,10 @@ export interface Order {
   readonly amountCents?: number;
 }
 
-/** `<call> granted`, or `NotGranted` where the call ended before. */
+/** `<call> granted` */
 export interface Granted {
   readonly owner: string;
   readonly generation: number;
-}
-
-export interface NotGranted {
-  readonly because: string;
 }
 
 /** `<call> wrote`: the database accepted a write. */

@@ -4,7 +4,6 @@ import { gate, tell } from '../../test/support/worker-side.js';
 import {
   type Ended,
   type Granted,
-  type NotGranted,
   type Order,
   type PausePoint,
   type Refused,
@@ -59,10 +58,6 @@ export async function report({ call }: Order, work: Promise<unknown>): Promise<v
   );
   const lease = leases.get(call);
   leases.delete(call);
-  if (!lease && 'error' in outcome) {
-    const { code, message } = outcome.error;
-    await tell(`${call} granted`, { because: `${code}: ${message}` } satisfies NotGranted);
-  }
   const signal = lease?.signal;
   await tell(`${call} ended`, {
     ...outcome,

@@ -1,7 +1,7 @@
 import { fork } from 'node:child_process';
 import { fileURLToPath } from 'node:url';
 import { WorkerProcess } from '../../test/support/workers.js';
-import type { Ended, Granted, NotGranted, Order, PausePoint, Refused, Wrote } from './orders.js';
+import type { Ended, Granted, Order, PausePoint, Refused, Wrote } from './orders.js';
 
 const file = fileURLToPath(new URL('./worker.js', import.meta.url));
 
@@ -56,43 +56,56 @@ export class DrillWorker {
 
 /** A call that a worker was told to make. */
 export class Call {
+  private readonly ending: Promise<Ended>;
+
   constructor(
     private readonly name: string,
     private readonly process: WorkerProcess,
-  ) {}
+  ) {
+    this.ending = process.waitFor<Ended>(`${name} ended`, { timeoutMs: 120_000 });
+    this.ending.catch(() => undefined); // told to whoever awaits it
+  }
 
-  async granted(): Promise<Granted> {
-    const answer = await this.process.waitFor<Granted | NotGranted>(`${this.name} granted`);
-    if ('because' in answer) throw new Error(`${this.name} got no lease: ${answer.because}`);
-    return answer;
+  granted(): Promise<Granted> {
+    return this.next(`${this.name} granted`);
   }
 
   wrote<T extends Wrote>(): Promise<T> {
-    return this.process.waitFor(`${this.name} wrote`);
+    return this.next(`${this.name} wrote`);
   }
 
   refused(): Promise<Refused> {
-    return this.process.waitFor(`${this.name} refused`);
+    return this.next(`${this.name} refused`);
   }
 
   /** The signal of its lease was aborted. */
   aborted(): Promise<void> {
-    return this.process.waitFor(`${this.name} aborted`);
+    return this.next(`${this.name} aborted`);
   }
 
   state(): Promise<string> {
-    return this.process.waitFor(`${this.name} state`);
-  }
-
-  ended(): Promise<Ended> {
-    return this.process.waitFor(`${this.name} ended`);
+    return this.next(`${this.name} state`);
   }
 
   pausedAt(point: PausePoint | `write ${number}`): Promise<void> {
-    return this.process.atGate(`${this.name} ${point}`);
+    return this.next(`at ${this.name} ${point}`);
   }
 
   passOn(point: PausePoint | `write ${number}`): void {
     this.process.openGate(`${this.name} ${point}`);
+  }
+
+  ended(): Promise<Ended> {
+    return this.ending;
+  }
+
+  /** The next message of this name; where the call ends without it, the error says how it ended. */
+  private next<T>(message: string): Promise<T> {
+    const wanted = this.process.waitFor<T>(message);
+    const missed = this.ending.then(({ error }): never => {
+      const how = error ? `with ${error.code}: ${error.message}` : 'without an error';
+      throw new Error(`no message '${message}': the call ended ${how}`);
+    });
+    return Promise.race([wanted, missed]);
   }
 }

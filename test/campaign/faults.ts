@@ -1,4 +1,4 @@
-import { createHash, randomUUID } from 'node:crypto';
+import { randomUUID } from 'node:crypto';
 import { setTimeout as sleep } from 'node:timers/promises';
 import pg from 'pg';
 import { bucketOf } from '../../libs/fencing/src/core/buckets.js';
@@ -102,8 +102,6 @@ const linkFaults = (to: 'redis' | 'database'): Fault[] => [
     }),
   ),
 ];
-
-const sha = (script: string) => createHash('sha1').update(script).digest('hex');
 
 /** Loses exactly one reply at a named point: the request is carried out, and the connection breaks instead of the answer. */
 const swallowed = (

@@ -41,7 +41,11 @@ export async function runCampaign(options: CampaignOptions): Promise<CampaignRes
   const temporary = mkdtempSync(path.join(os.tmpdir(), 'fencing-servers-'));
   chmodSync(temporary, 0o755);
   process.env.SERVICES_TMP = temporary;
-  process.once('exit', () => rmSync(temporary, { recursive: true, force: true, maxRetries: 3 }));
+  // A campaign that is broken off leaves nothing.
+  const removed = [temporary, ...(options.keep === undefined ? [folder] : [])];
+  const removeAll = () =>
+    removed.forEach((one) => rmSync(one, { recursive: true, force: true, maxRetries: 3 }));
+  process.once('exit', removeAll);
   mkdirSync(folder, { recursive: true });
 
   const closing: (() => unknown)[] = [];
@@ -116,6 +120,7 @@ export async function runCampaign(options: CampaignOptions): Promise<CampaignRes
   } finally {
     for (const close of closing.reverse()) await Promise.resolve(close()).catch(() => undefined);
     rmSync(temporary, { recursive: true, force: true, maxRetries: 3 });
+    process.off('exit', removeAll);
   }
 }
 

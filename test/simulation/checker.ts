@@ -179,7 +179,7 @@ export class Checker {
 
   /** Owners are random: in a history they get names in the order in which they appear, the same in every replay. */
   private show(name: string, value: unknown): string {
-    if (!/owner|holder|waiter/.test(name) || typeof value !== 'string') return String(value);
+    if (!/owner|waiter/i.test(name) || typeof value !== 'string') return String(value);
     if (!this.names.has(value)) this.names.set(value, `${name[0]}${this.names.size + 1}`);
     return this.names.get(value)!;
   }

@@ -15,8 +15,9 @@ import {
   type WriteRequest,
 } from '../../libs/fencing/src/core/fence.js';
 import { within } from '../../libs/fencing/src/core/timing.js';
-import { type Database, DatabaseError, type Session, StaleGrant, type Statement } from './database.js';
+import { type Database, StaleGrant } from './database.js';
 import type { Network } from './network.js';
+import { DatabaseError, type Session, type Statement } from './session.js';
 import type { VirtualProcess } from './world.js';
 
 /** How long the answer to a statement is waited for, ms. */

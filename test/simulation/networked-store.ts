@@ -67,7 +67,8 @@ export class NetworkedStore extends LeaseStore {
     };
     const live = this.ask(async () => {
       if (isStopped || unsubscribe || this.process.isDead) return;
-      unsubscribe = this.server.watch(key, hear).stop;
+      const watch = this.server.watch(key, hear);
+      unsubscribe = () => watch.stop();
       this.subscriptions.add(stop);
     });
     live.catch(() => undefined);

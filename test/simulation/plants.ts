@@ -19,7 +19,7 @@ export const PLANTS = {
   'acquiring again is not idempotent': ['I6'],
   'a hand-over that passes others over': ['I9'],
   // the keeper
-  'no local deadline': ['validity', 'I7'],
+  'no local deadline': ['validity'],
   'validity counts from the answer': ['validity'],
   'late work is let through': ['released'],
 } as const;
@@ -28,30 +28,30 @@ export type Plant = keyof typeof PLANTS;
 
 interface LeaseInsides {
   deadline: number;
-  extend(sentAt: number): void;
-  ended(): unknown;
+  extend: (this: LeaseInsides, sentAt: number) => void;
+  ended: (this: LeaseInsides) => unknown;
 }
 
 /** Plants a mistake in the code under test itself. Answers how to take it out again. */
 export function plantInKeeper(plant: Plant | undefined): () => void {
   const lease = HeldLease.prototype as unknown as LeaseInsides;
-  const { extend, ended } = lease;
+  const original = { extend: lease.extend, ended: lease.ended };
   if (plant === 'no local deadline') {
-    lease.extend = function (this: LeaseInsides) {
+    lease.extend = function () {
       this.deadline = Infinity;
     };
   }
   if (plant === 'validity counts from the answer') {
-    lease.extend = function (this: LeaseInsides) {
+    lease.extend = function () {
       const { host } = this as unknown as HeldLease;
-      extend.call(this, host.clock.now());
+      original.extend.call(this, host.clock.now());
     };
   }
   if (plant === 'late work is let through') {
-    lease.ended = function (this: LeaseInsides) {
-      const reason = ended.call(this);
+    lease.ended = function () {
+      const reason = original.ended.call(this);
       return (this as unknown as HeldLease).state === 'released' ? undefined : reason;
     };
   }
-  return () => Object.assign(lease, { extend, ended });
+  return () => Object.assign(lease, original);
 }

@@ -118,9 +118,9 @@ class Run {
       world.after(random.between(0, endsAt), () => nemesis.strike());
     await this.until(endsAt);
     nemesis.retire();
-    for (const phase of [this.heal, this.finalRound, this.comeToRest]) {
+    for (const phase of ['heal', 'finalRound', 'comeToRest'] as const) {
       if (this.checker.violations.length > 0) return;
-      await phase.call(this);
+      await this[phase]();
     }
   }
 

@@ -97,11 +97,12 @@ class Body {
     const { app, job } = this;
     // Only what is read after the activation is sure to be current when it is written.
     if (job.options.activate !== 'write') {
-      for (const key of job.keys)
-        this.bases.set(
-          key,
-          await app.fence.read(key).catch((error) => Promise.reject(new BodyFailure(error))),
-        );
+      for (const key of job.keys) {
+        const version = await app.fence.read(key).catch((error: Error) => {
+          throw new BodyFailure(error.message);
+        });
+        this.bases.set(key, version);
+      }
     }
     await this.dawdle();
     for (let n = 0; n < job.writes; n++) {

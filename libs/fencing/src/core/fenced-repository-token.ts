@@ -5,7 +5,7 @@ const tokens = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fenci
 /** The injection token of the fenced repository of an entity. Its description is what Nest prints when it is not provided. */
 export function fencedRepositoryToken(entity: { readonly name: string }, dataSource = 'default'): symbol {
   let ofEntity = tokens.get(entity);
-  if (!ofEntity) tokens.set(entity, (ofEntity = new Map()));
+  if (!ofEntity) tokens.set(entity, (ofEntity = new Map<string, symbol>()));
   let token = ofEntity.get(dataSource);
   if (!token) {
     const call = [`[${entity.name}]`, ...(dataSource === 'default' ? [] : [`'${dataSource}'`])].join(', ');

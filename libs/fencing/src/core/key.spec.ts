@@ -95,36 +95,17 @@ describe('a key template', () => {
 
   it('is one to one: 10 000 random tuples of an alphabet that invites collisions', () => {
     const below = random(42);
-    const alphabet = [
-      ':',
-      '/',
-      '%',
-      '3A',
-      '{',
-      '}',
-      '0',
-      'a',
-      'null',
-      ' ',
-      '-',
-      '\\',
-      "'",
-      'É',
-      'E\u0301',
-      '\n',
-      '€',
-      '😀',
-    ];
-    const part = () => Array.from({ length: 1 + below(3) }, () => alphabet[below(alphabet.length)]!).join('');
+    // Few and short ones: joined without care, hundreds of these tuples make the same key.
+    const alphabet = [':', '/', '%', '3A', 'a', '%2F'];
+    const part = () => Array.from({ length: 1 + below(2) }, () => alphabet[below(alphabet.length)]!).join('');
     const tuples = new Map<string, string>();
     const keys = new Map<string, string>();
     while (tuples.size < 10_000) {
       const tuple = [part(), part(), part()];
-      if (tuple.some((one) => one.trim() === '')) continue;
       const name = JSON.stringify(tuple);
       const made = key('{0}:{1}/{2}', tuple) as string;
-      expect(tuples.get(name) ?? made).toBe(made); // equal tuples, equal keys
-      expect(keys.get(made) ?? name).toBe(name); // equal keys, equal tuples
+      const isOneToOne = (tuples.get(name) ?? made) === made && (keys.get(made) ?? name) === name;
+      if (!isOneToOne) throw new Error(`${name} and ${keys.get(made)} make ${made}`);
       tuples.set(name, made);
       keys.set(made, name);
     }

@@ -1,4 +1,4 @@
-import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
+import { FencingConfigError, type FencingError, StoreUnavailableError } from '../core/errors.js';
 import {
   driverErrorOf,
   isConnectionLoss,
@@ -42,6 +42,40 @@ export function beginError(key: string, error: unknown): unknown {
       key,
       cause,
     })
+  );
+}
+
+/** Who was in the way of an activation. */
+export interface Blocker {
+  readonly pid: number;
+  readonly application_name: string;
+  readonly state: string;
+  readonly open_ms: number;
+}
+
+export async function activationError(
+  error: unknown,
+  key: string,
+  waitedMs: number,
+  findBlocker: () => Promise<Blocker[]>,
+): Promise<FencingError> {
+  const cause = driverErrorOf(error);
+  const wrong = setupError(error);
+  if (wrong) return wrong;
+  if (sqlStateOf(error) !== '55P03') {
+    return new StoreUnavailableError('database', `an activation failed (${reasonOf(cause)}).`, {
+      key,
+      cause,
+    });
+  }
+  const [by] = await findBlocker().catch(() => []);
+  const who = by
+    ? `: backend ${by.pid} (${by.application_name || 'no application_name'}, ${by.state}, open for ${by.open_ms} ms)`
+    : '';
+  return new StoreUnavailableError(
+    'database',
+    `the previous owner's transaction was still open after ${waitedMs} ms${who}.`,
+    { key, cause },
   );
 }
 

@@ -24,12 +24,21 @@ export class FencingSql {
   private readonly guardFunction: string;
 
   constructor(readonly schema?: string) {
-    const qualify = (name: string) =>
-      schema === undefined ? name : `"${schema.replaceAll('"', '""')}".${name}`;
+    const qualify = (name: string) => (schema === undefined ? name : `${quoted(schema)}.${name}`);
     this.fence = qualify('fencing_fence');
     this.operation = qualify('fencing_operation');
     this.activateFunction = qualify('fencing_activate');
     this.guardFunction = qualify('fencing_guard');
+  }
+
+  /** Parameter: the schema. A row is answered if it exists. */
+  get findSchema(): string {
+    return 'SELECT 1 FROM pg_namespace WHERE nspname = $1';
+  }
+
+  /** Even with IF NOT EXISTS this needs a privilege on the database. */
+  get createSchema(): string {
+    return `CREATE SCHEMA ${quoted(this.schema!)}`;
   }
 
   /** Statements that create the tables and functions; each may be run again. */
@@ -196,4 +205,8 @@ ORDER BY (a.backend_xid IS NOT NULL AND a.backend_xid = f.xmax) DESC, a.xact_sta
   get readOperation(): string {
     return `SELECT id, key, generation, owner, fingerprint, result, result IS NULL AS no_result, accepted_at FROM ${this.operation} WHERE id = $1`;
   }
+}
+
+function quoted(identifier: string): string {
+  return `"${identifier.replaceAll('"', '""')}"`;
 }

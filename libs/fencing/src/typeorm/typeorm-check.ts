@@ -1,8 +1,34 @@
 import type { DataSource, QueryRunner } from 'typeorm';
+import { FencingConfigError } from '../core/errors.js';
+import { NOBODYS } from './database-check.js';
 import type { PgQueryRunner } from './driver.js';
+import { GuardedTransaction } from './guarded-transaction.js';
+import type { FencingSql } from './sql.js';
+
+/** Runs `work` as if inside a guarded transaction. */
+export type RunInside = <T>(transaction: GuardedTransaction, work: () => Promise<T>) => Promise<T>;
+
+/** The fence stands on parts of TypeORM that another version may not have, or not in this way. Nothing is sent. */
+export async function checkTypeOrm(
+  dataSource: DataSource,
+  runner: PgQueryRunner,
+  sql: FencingSql,
+  inside: RunInside,
+): Promise<void> {
+  const wrong = missingParts(dataSource, runner);
+  if (wrong.length === 0) {
+    const transaction = new GuardedTransaction(runner, NOBODYS, sql, undefined);
+    wrong.push(...(await inside(transaction, () => strayPaths(dataSource, runner))));
+  }
+  if (wrong.length === 0) return;
+  throw new FencingConfigError(
+    `The installed TypeORM works differently from what the fence was proven on (${wrong.join(', ')}); writes could not be guarded. ` +
+      'Use a version from the compatibility table of the README.',
+  );
+}
 
 /** The private parts of TypeORM that guarded transactions stand on and that this version does not have. */
-export function missingParts({ manager }: DataSource, runner: PgQueryRunner): string[] {
+function missingParts({ manager }: DataSource, runner: PgQueryRunner): string[] {
   const parts: Record<string, boolean> = {
     'QueryRunner.releasePostgresConnection': typeof runner.releasePostgresConnection === 'function',
     'QueryRunner.transactionDepth': runner.transactionDepth === 0,
@@ -16,7 +42,7 @@ export function missingParts({ manager }: DataSource, runner: PgQueryRunner): st
  * The paths to `dataSource` that do not lead to `runner`, which is the one of the current transaction. The runner is a
  * throw-away: its statements are noted and not sent.
  */
-export async function strayPaths(dataSource: DataSource, runner: PgQueryRunner): Promise<string[]> {
+async function strayPaths(dataSource: DataSource, runner: PgQueryRunner): Promise<string[]> {
   const { manager } = dataSource;
   const noted: string[] = [];
   const note = async (text: string) => noted.push(text);

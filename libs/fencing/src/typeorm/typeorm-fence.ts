@@ -1,29 +1,23 @@
 import type { DataSource } from 'typeorm';
 import { runInTransaction, transactionOf } from '../core/context.js';
-import {
-  FencingConfigError,
-  type FencingError,
-  LeaseOrderError,
-  StaleGenerationError,
-  StoreUnavailableError,
-} from '../core/errors.js';
+import { FencingConfigError, LeaseOrderError, StoreUnavailableError } from '../core/errors.js';
 import {
   type ActivationAnswer,
   type ActivationRequest,
   Fence,
   type FenceSnapshot,
-  type WriteAuthority,
   type WriteOutcome,
   type WriteRequest,
 } from '../core/fence.js';
-import { driverErrorOf, isSerializationFailure, type PgQueryRunner, sqlStateOf } from './driver.js';
-import { missingPrivilege, notInstalled, setupError } from './failures.js';
+import { checkDatabase, checkGuard, ensureSchema } from './database-check.js';
+import { driverErrorOf, isSerializationFailure, type PgQueryRunner } from './driver.js';
+import { activationError, type Blocker, setupError } from './failures.js';
 import { GuardedTransaction } from './guarded-transaction.js';
 import { runOnce } from './operations.js';
 import { routeDataSource } from './routing.js';
 import { inSavepoint } from './savepoints.js';
-import { FencingSql, SCHEMA_VERSION } from './sql.js';
-import { missingParts, strayPaths } from './typeorm-check.js';
+import { FencingSql } from './sql.js';
+import { checkTypeOrm, type RunInside } from './typeorm-check.js';
 
 export interface FenceSettings {
   readonly schema?: string;
@@ -31,21 +25,10 @@ export interface FenceSettings {
   readonly activationDurability: 'durable' | 'relaxed';
 }
 
-/** Sessions that create the schema at the same time take turns by this advisory lock. */
-const SCHEMA_LOCK = 0x6e_66_63_31;
 /** How often a statement that changed nothing yet is sent again after a serialization failure. */
 const RETRIES_BEFORE_BODY = 5;
 /** PostgreSQL's time settings are 32-bit; 0 would mean "no limit". */
 const LARGEST_SETTING_MS = 2 ** 31 - 1;
-
-/** A grant that nobody ever had, for the check at boot. */
-const NOBODYS: WriteAuthority = {
-  grants: [{ key: 'nestjs-fencing/boot-check', generation: 1, owner: 'nobody' }],
-  remainingMs: () => 10_000,
-  ended: () => undefined,
-  onEnd: () => () => undefined,
-  onRenewed: () => () => undefined,
-};
 
 /** A transaction that the application opened with dataSource.transaction(), and what was guarded inside it. */
 class CallersTransaction {
@@ -86,17 +69,11 @@ export class TypeOrmFence extends Fence {
   }
 
   async check(): Promise<void> {
-    await this.checkTypeOrm();
-    if (this.settings.ensureSchema) await this.ensureSchema();
-    await this.checkDatabase().catch((error: unknown) => {
-      if (error instanceof FencingConfigError) throw error;
-      const cause = driverErrorOf(error);
-      throw (
-        setupError(error) ??
-        new StoreUnavailableError('database', 'the check of the fence failed.', { cause })
-      );
-    });
-    await this.checkGuard();
+    const inside: RunInside = (transaction, work) => runInTransaction(this, transaction, work);
+    await checkTypeOrm(this.dataSource, this.createRunner(), this.sql, inside);
+    if (this.settings.ensureSchema) await ensureSchema(this.createRunner(), this.sql);
+    await checkDatabase((text) => this.query(text), this.sql);
+    await checkGuard(this);
   }
 
   async activate({ key, generation, owner, waitMs }: ActivationRequest): Promise<ActivationAnswer> {
@@ -110,7 +87,7 @@ export class TypeOrmFence extends Fence {
           : { activated: false, generation: Number(answer!.ahead) };
       } catch (error) {
         if (isSerializationFailure(error) && attempt < RETRIES_BEFORE_BODY) continue;
-        throw await this.explainActivation(error, key, lockMs);
+        throw await activationError(error, key, lockMs, () => this.query<Blocker>(this.sql.blockers, [key]));
       }
     }
   }
@@ -258,71 +235,6 @@ export class TypeOrmFence extends Fence {
       .isolationLevel;
   }
 
-  // --------------------------------------------------------------------------------------------------------- checking
-
-  /** The fence stands on parts of TypeORM that another version may not have, or not in this way. */
-  private async checkTypeOrm(): Promise<void> {
-    const runner = this.createRunner();
-    const wrong = missingParts(this.dataSource, runner);
-    if (wrong.length === 0) {
-      const transaction = new GuardedTransaction(runner, NOBODYS, this.sql, undefined);
-      wrong.push(...(await runInTransaction(this, transaction, () => strayPaths(this.dataSource, runner))));
-    }
-    // It never took a connection, so there is none to give back.
-    if (wrong.length > 0) {
-      throw new FencingConfigError(
-        `The installed TypeORM works differently from what the fence was proven on (${wrong.join(', ')}); writes could not be guarded. ` +
-          'Use a version from the compatibility table of the README.',
-      );
-    }
-  }
-
-  private async checkDatabase(): Promise<void> {
-    const { installedVersion, privileges } = this.sql;
-    const [installed] = await this.query<{ version: string | null; server: number }>(installedVersion);
-    if (installed!.server < 120_000) throw new FencingConfigError('The fence needs PostgreSQL 12 or newer.');
-    if (installed!.version === null) throw notInstalled();
-    if (installed!.version !== SCHEMA_VERSION) {
-      throw new FencingConfigError(
-        `The database has '${installed!.version}' and this version of the package needs '${SCHEMA_VERSION}'. ` +
-          'Run the newer fencingMigrations.',
-      );
-    }
-    const [allowed] = await this.query<{ granted: boolean }>(privileges);
-    if (!allowed!.granted) throw missingPrivilege();
-  }
-
-  /** A write under a grant that nobody has must be refused, or nothing would be guarded. */
-  private async checkGuard(): Promise<void> {
-    try {
-      await this.write({ authority: NOBODYS, retries: 0, body: async () => undefined });
-    } catch (error) {
-      if (error instanceof StaleGenerationError) return;
-      throw error;
-    }
-    throw new FencingConfigError('The guard of the fence let a grant pass that nobody has.');
-  }
-
-  private async ensureSchema(): Promise<void> {
-    const runner = this.createRunner();
-    try {
-      await runner.startTransaction();
-      await runner.query('SELECT pg_advisory_xact_lock($1)', [SCHEMA_LOCK]);
-      const { schema } = this.sql;
-      if (schema !== undefined && !(await runner.hasSchema(schema))) await runner.createSchema(schema);
-      for (const statement of this.sql.create) await runner.query(statement);
-      await runner.commitTransaction();
-    } catch (error) {
-      if (runner.isTransactionActive) await runner.rollbackTransaction().catch(() => undefined);
-      throw new FencingConfigError(
-        `ensureSchema could not create the tables of nestjs-fencing: ${String((error as Error).message)}`,
-        driverErrorOf(error),
-      );
-    } finally {
-      await runner.release();
-    }
-  }
-
   private async query<Row>(text: string, parameters?: unknown[]): Promise<Row[]> {
     const runner = this.createRunner();
     try {
@@ -330,36 +242,5 @@ export class TypeOrmFence extends Fence {
     } finally {
       await runner.release();
     }
-  }
-
-  private async explainActivation(error: unknown, key: string, waitedMs: number): Promise<FencingError> {
-    const state = sqlStateOf(error);
-    const cause = driverErrorOf(error);
-    const wrong = setupError(error);
-    if (wrong) return wrong;
-    if (state === '55P03') {
-      const blocker = await this.blocker(key).catch(() => undefined);
-      return new StoreUnavailableError(
-        'database',
-        `the previous owner's transaction was still open after ${waitedMs} ms${blocker ?? ''}.`,
-        { key, cause },
-      );
-    }
-    return new StoreUnavailableError(
-      'database',
-      `an activation failed (${state ?? String((cause as Error).message)}).`,
-      { key, cause },
-    );
-  }
-
-  private async blocker(key: string): Promise<string | undefined> {
-    const [row] = await this.query<{ pid: number; application_name: string; state: string; open_ms: number }>(
-      this.sql.blockers,
-      [key],
-    );
-    return (
-      row &&
-      `: backend ${row.pid} (${row.application_name || 'no application_name'}, ${row.state}, open for ${row.open_ms} ms)`
-    );
   }
 }
