@@ -1,18 +1,18 @@
-// npm run verify:model [-- <words>] [--table]: lets SPIN check the models in spec/ and compares its answers with spec/checks.mjs.
-// Words pick checks by model, flag or what they say. --table prints the rows for spec/README.md.
+// npm run verify:model [-- [<words>] [--long] [--table]]: lets SPIN check the models in spec/ and compares its answers with spec/checks.mjs.
+// Words pick checks by model, flag or what they say. --long adds larger worlds (minutes, 4 GB). --table prints the rows for spec/README.md.
 import { spawn, spawnSync } from 'node:child_process';
 import { copyFileSync, existsSync, mkdtempSync, rmSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
 import { parseArgs } from 'node:util';
-import { checks } from '../spec/checks.mjs';
+import { checks, longChecks } from '../spec/checks.mjs';
 
 /** @typedef {import('../spec/checks.mjs').Check} Check */
 /** @typedef {{ answer: string, states: number, seconds: number }} Result */
 
 const { values, positionals: words } = parseArgs({
   allowPositionals: true,
-  options: { table: { type: 'boolean', default: false } },
+  options: { table: { type: 'boolean', default: false }, long: { type: 'boolean', default: false } },
 });
 
 for (const [command, args, help] of /** @type {const} */ ([
@@ -29,7 +29,8 @@ for (const [command, args, help] of /** @type {const} */ ([
 }
 
 const spec = path.join(import.meta.dirname, '../spec');
-const chosen = checks.filter((check) => words.every((word) => Object.values(check).join(' ').includes(word)));
+const all = values.long ? [...checks, ...longChecks] : checks;
+const chosen = all.filter((check) => words.every((word) => Object.values(check).join(' ').includes(word)));
 const started = performance.now();
 let next = 0;
 let failed = 0;

@@ -4,7 +4,7 @@
 /** One process, one message lost or late, one loss of the store: the smallest worlds that the wrong variants fail in. */
 const small = '-DCALLS=1 -DLOSSES=0 -DFAULTS=0';
 
-/** @type {Check[]} */
+/** Checked by `npm run verify:model`, in a minute or two. @type {Check[]} */
 export const checks = [
   ...of('fence', [
     // the protocol
@@ -104,7 +104,12 @@ export const checks = [
     ['TOLD', '-DRECEIPT_BEFORE -DNO_ALONE', 'a receipt in an earlier transaction'],
   ]),
   ...of('heal', [
-    ['holds', '-DDIE', 'after a total loss of the store, with a death, an expiry, a loss, a fault'],
+    [
+      'holds',
+      '-DDIE -DEXPIRIES=0',
+      'after a total loss of the store; with a death, one more loss, one fault',
+    ],
+    ['holds', '-DDIE -DFAULTS=0', 'with a death, one more loss, one expiry of a lease that is in use'],
     ['holds', '-DPROCS=3 -DFAULTS=0 -DLOSSES=0', 'three processes'],
     ['holds', '-DFORMER -DFAULTS=0', 'a former owner with a pool of open transactions'],
     ['holds', '-DFENCE_AT=9 -DEXPIRIES=0 -DLOSSES=0 -DFAULTS=0 -DMOST_REJECTIONS=1', 'one round heals'],
@@ -133,6 +138,20 @@ export const checks = [
     ['cycle', '-DDIE -DKEPT_FOR_EVER', 'a key that is kept for ever'],
     ['cycle', '-DDIE -DNO_TTL', 'a lease without a ttl'],
   ]),
+];
+
+/** Larger worlds, added by `npm run verify:model -- --long`. @type {Check[]} */
+export const longChecks = [
+  ...of('fence', [
+    ['holds', '-DLOSSES=2', 'two losses of the store, one message lost or late'],
+    ['holds', '-DPROCS=3 -DCALLS=1', 'three processes, one message lost or late'],
+    ['holds', '-DPROCS=3 -DCALLS=1 -DFAULTS=0 -DSTALE_COPY', 'three processes, a failover to an older copy'],
+  ]),
+  ...of('heal', [
+    ['holds', '-DDIE', 'a death, an expiry, a loss and a fault'],
+    ['holds', '-DPROCS=3 -DFAULTS=0', 'three processes, an expiry and a loss'],
+  ]),
+  ...of('turns', [['holds', '-DPROCS=3 -DDIE -DFAULTS=2 -DGIVEUPS=2', 'three processes, everything twice']]),
 ];
 
 /** @param {string} model @param {[expect: string, flags: string, says: string][]} list @returns {Check[]} */

@@ -2,15 +2,15 @@
  *
  * PROCS processes want one key for ever: in each of them callers queue endlessly, and only the head of a queue talks to the
  * store. A release may name the next caller of the same process; the store then hands the key over in the same step, unless
- * another process waits: that one is served first. It is woken, and the key is kept for it until it comes or a moment has
- * passed. Owners and generations are left out; fence.pml has them. Checked under weak fairness.
+ * another process waits: then at most TURN hand-overs in a row stay inside, and that one is served. It is woken, and the key is
+ * kept for it until it comes or a moment has passed. Owners and generations are left out; fence.pml has them. Checked under weak fairness.
  *
  * Bounds      FAULTS messages lost (a wake-up, a release, a withdrawal, the answer to a hand-over) or moments passed too early,
- *             GIVEUPS callers that give up (timeout, abort)
+ *             GIVEUPS callers that give up (timeout, abort), TURN hand-overs that may pass waiting processes over
  * Options     -DDIE            the last process may die for ever, while it waits or holds the key
  *
  * Wrong variants, which the checker must refute:
- *             -DHANDOVER_FIRST      the next caller of the same process goes before other processes
+ *             -DHANDOVER_FIRST      the next caller of the same process always goes before other processes
  *             -DNOT_KEPT            the waiter is woken, but the key is not kept for it
  *             -DBY_NAME             waiters are served in the order of their names (needs three processes)
  *             -DWAKE_UP_ONLY        a waiter looks again only when it is woken
@@ -25,6 +25,9 @@
 #endif
 #ifndef GIVEUPS
 #define GIVEUPS 1
+#endif
+#ifndef TURN
+#define TURN 1
 #endif
 #define NOBODY 255
 
@@ -79,6 +82,7 @@ end:	do
 }
 
 #define CAN_HAVE(id) ((held==NOBODY && (kept==NOBODY || kept==id)) || (held==id))
+#define OTHERS_WAIT(id) (len(line)>1 || (len(line)==1 && !line?[eval(id)]))
 #ifdef DIE
 #define MAY_DIE :: d_step { id==PROCS-1 -> dead[id] = 1; works[id] = 0 } -> goto DEAD
 #else
@@ -86,9 +90,9 @@ end:	do
 #endif
 
 proctype Process(byte id) {
-	byte w;
+	byte w, handOvers;
 ASK:	if	/* acquire, by the head of this process's queue */
-	:: d_step { CAN_HAVE(id) -> held = id; kept = NOBODY; leaveLine(id); woken[id] = 0; works[id] = 1 } -> goto WORK
+	:: d_step { CAN_HAVE(id) -> held = id; kept = NOBODY; leaveLine(id); woken[id] = 0; works[id] = 1; handOvers = 0 } -> goto WORK
 	:: d_step { !CAN_HAVE(id) -> enterLine(id) }
 	fi;
 PAUSE:	if
@@ -113,8 +117,9 @@ WORK:	if
 		skip
 #else
 		if
-		:: len(line)>1 || (len(line)==1 && !line?[eval(id)]) -> serve(id,w); works[id] = 0; enterLine(id)
-		:: else -> skip			/* handed over: the next caller works */
+		:: !OTHERS_WAIT(id) -> skip	/* handed over: the next caller works */
+		:: OTHERS_WAIT(id) && handOvers<TURN -> handOvers++
+		:: OTHERS_WAIT(id) && handOvers>=TURN -> serve(id,w); works[id] = 0; enterLine(id)
 		fi
 #endif
 		};

@@ -1,3 +1,5 @@
+import { jest } from '@jest/globals';
+import { AsyncResource } from 'node:async_hooks';
 import { createServer, type Server } from 'node:http';
 import type { AddressInfo } from 'node:net';
 import { PassThrough } from 'node:stream';
@@ -154,6 +156,7 @@ describe('a service downstream', () => {
   let downstream: FencedApp;
   let charges: Charges;
   let url: string;
+  const store = new MemoryLeaseStore();
   let database: Awaited<ReturnType<typeof freshDatabase>>;
 
   beforeAll(async () => {
@@ -163,7 +166,7 @@ describe('a service downstream', () => {
     downstream = await startFencedApp({
       http: true,
       databaseUrl: database.url,
-      leases: new MemoryLeaseStore(),
+      leases: store,
       entities: [Charge],
       controllers: [ChargesController],
       providers: [Charges],
@@ -230,6 +233,9 @@ describe('a service downstream', () => {
       status: 409,
       body: { code: 'STALE_GENERATION' },
     });
+    charges.mayWrite.open();
+    expect(await post('slow/3', older)).toMatchObject({ status: 409, body: { code: 'STALE_GENERATION' } });
+    expect(charges.entered.isOpen).toBe(false);
     expect(charges.seen).toEqual([]);
     expect(await rows()).toEqual([{ id: '3', text: 'x' }]);
   });
@@ -344,8 +350,10 @@ describe('a service downstream', () => {
   });
 
   it('nothing of the accepted lease is asked of its own lease store', async () => {
+    const asked = (['acquire', 'renew', 'release'] as const).map((step) => jest.spyOn(store, step));
     await under('order:15', () => post('charges/15'));
-    expect((await downstream.fencing.inspect('order:15')).lease).toBeUndefined();
+    for (const step of asked) expect(step).not.toHaveBeenCalled();
+    asked.forEach((step) => step.mockRestore());
   });
 
   it('without @AcceptFencing the hole is open: the late request of an older owner wins', async () => {
@@ -372,6 +380,8 @@ describe('a service downstream', () => {
 
     it('of a lease that has ended are refused', async () => {
       const lease = await under('order:19', async (one) => one);
+      const late = await under('order:20', async () => AsyncResource.bind(() => fencingHeaders()));
+      expect(late).toThrow(expect.objectContaining({ code: 'LEASE_RELEASED' }));
       expect(() => fencingHeaders(lease)).toThrow(expect.objectContaining({ code: 'LEASE_RELEASED' }));
       expect(() => fencingHeaders({} as Lease)).toThrow(FencingConfigError);
     });

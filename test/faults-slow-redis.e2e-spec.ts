@@ -120,7 +120,7 @@ describe('a Redis that is slow, silent or cut off', () => {
       { everyMs: 100, timeoutMs: 40_000 },
     );
     expect(missing).toEqual([]);
-    expect(lease.state).toBe('held');
+    await eventually(() => lease.state === 'held');
     end.open();
     await call;
     await third.close();

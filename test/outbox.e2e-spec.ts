@@ -117,6 +117,18 @@ describe('the outbox of the reference app', () => {
     expect(await order()).toMatchObject({ status: 'charged', charge_id: 'ch_1' });
   });
 
+  it('an order that is charged anew after its rows came back from an old backup is charged once: the same key', async () => {
+    await payments.charge('order-1');
+    await dispatcher.dispatch();
+    await query('TRUNCATE outbox_charge');
+    await query(`UPDATE customer_order SET status = 'open', charge_id = NULL`);
+    await payments.charge('order-1');
+    expect(await dispatcher.dispatch()).toBe(1);
+    expect(provider.requests).toHaveLength(2);
+    expect(provider.charges.size).toBe(1);
+    expect(await order()).toMatchObject({ status: 'charged', charge_id: 'ch_1' });
+  });
+
   it('two dispatchers at once, of which one is late: both send, one records, charged once', async () => {
     await payments.charge('order-1');
     const held = provider.hold();

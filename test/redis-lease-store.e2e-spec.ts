@@ -141,6 +141,23 @@ describe.each(CLIENTS)('leases in Redis over ioredis %s', (_, connect) => {
     await Promise.all([mine, same, other].map((client) => client.quit()));
   });
 
+  it('fails a step alone: those that share its request are done', async () => {
+    await redis.lpush(names().lease, 'a list');
+    const other = { key: 'report:43', owner: 'a', ttlMs: 10_000 };
+    const [mine, theirs] = await Promise.allSettled([acquire('a'), store.acquire({ ...other, floor: 0 })]);
+    expect(mine).toMatchObject({ status: 'rejected', reason: { code: 'STORE_UNAVAILABLE' } });
+    expect(theirs).toMatchObject({ status: 'fulfilled', value: { granted: true } });
+    expect(await store.renew([{ ...other, key }, other])).toEqual([false, true]);
+    const ends = [store.release({ key, owner: 'a' }), store.withdraw(key, 'w'), store.release(other)];
+    expect((await Promise.allSettled(ends)).map(({ status }) => status)).toEqual([
+      'rejected',
+      'rejected',
+      'fulfilled',
+    ]);
+    expect(await store.inspect(other.key)).toBeUndefined();
+    await redis.del(names().lease);
+  });
+
   it('leaves a client that the application made open when it closes', async () => {
     const watch = store.watch(key, () => undefined, performance.now());
     await watch.live;
@@ -156,7 +173,10 @@ describe.each(CLIENTS)('leases in Redis over ioredis %s', (_, connect) => {
     expect(await redis.get(names().lease)).toBe('not ours');
     await redis.del(names().lease);
     await redis.lpush(names().lease, 'a list');
-    await expect(acquire('a')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE', retryable: false });
+    const refused = { code: 'STORE_UNAVAILABLE', retryable: false };
+    await expect(acquire('a')).rejects.toMatchObject(refused);
+    await expect(store.release({ key, owner: 'a' })).rejects.toMatchObject(refused);
+    expect(await store.renew([{ key, owner: 'a', ttlMs: 10_000 }])).toEqual([false]);
     expect(await redis.lrange(names().lease, 0, -1)).toEqual(['a list']);
     await redis.del(names().lease);
   });

@@ -47,7 +47,9 @@ describe('the reference app', () => {
   });
 
   it('lets rebuilds of one customer take turns, each under a higher generation', async () => {
-    const answers = await Promise.all(Array.from({ length: 5 }, () => request(app.getHttpServer()).post('/reports/bob/rebuild')));
+    const answers = await Promise.all(
+      Array.from({ length: 5 }, () => request(app.getHttpServer()).post('/reports/bob/rebuild')),
+    );
     expect(answers.map(({ status }) => status)).toEqual([200, 200, 200, 200, 200]);
     const generations = answers.map(({ body }) => Number(body.generation)).sort((a, b) => a - b);
     expect(new Set(generations).size).toBe(5);
@@ -64,17 +66,32 @@ describe('the reference app', () => {
       expect(status).toBe(200);
       expect(body).toEqual({ id: 'order-1', balances: { alice: '7500', bob: '12500' } });
     }
-    await request(app.getHttpServer()).post('/accounts/transfer').send({ ...order, amountCents: 1 }).expect(422);
-    await request(app.getHttpServer()).post('/accounts/transfer').send({ ...order, id: 'order-2', amountCents: 1e9 }).expect(422);
-    await request(app.getHttpServer()).post('/accounts/transfer').send({ ...order, from: '' }).expect(400);
+    await request(app.getHttpServer())
+      .post('/accounts/transfer')
+      .send({ ...order, amountCents: 1 })
+      .expect(422);
+    await request(app.getHttpServer())
+      .post('/accounts/transfer')
+      .send({ ...order, id: 'order-2', amountCents: 1e9 })
+      .expect(422);
+    await request(app.getHttpServer())
+      .post('/accounts/transfer')
+      .send({ ...order, from: '' })
+      .expect(400);
   });
 
   it('transfers in both directions at once do not block each other for ever', async () => {
     const transfer = (from: string, to: string, n: number) =>
-      request(app.getHttpServer()).post('/accounts/transfer').send({ id: `${from}-${n}`, from, to, amountCents: 100 });
-    const answers = await Promise.all([1, 2, 3].flatMap((n) => [transfer('alice', 'bob', n), transfer('bob', 'alice', n)]));
+      request(app.getHttpServer())
+        .post('/accounts/transfer')
+        .send({ id: `${from}-${n}`, from, to, amountCents: 100 });
+    const answers = await Promise.all(
+      [1, 2, 3].flatMap((n) => [transfer('alice', 'bob', n), transfer('bob', 'alice', n)]),
+    );
     expect(answers.map(({ status }) => status)).toEqual(Array(6).fill(200));
-    const [{ sum }] = await app.get(DataSource).query<[{ sum: string }]>('SELECT sum(balance_cents) FROM account');
+    const [{ sum }] = await app
+      .get(DataSource)
+      .query<[{ sum: string }]>('SELECT sum(balance_cents) FROM account');
     expect(sum).toBe('20000');
   });
 

@@ -1,8 +1,25 @@
 import { jest } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { InjectDataSource, InjectEntityManager, InjectRepository } from '@nestjs/typeorm';
-import { CurrentLease, FenceBypassError, FencedWrite, type Lease, Leased, StaleGenerationError } from 'nestjs-fencing';
-import { BaseEntity, Column, DataSource, Entity, EntityManager, PrimaryColumn, type QueryRunner, Repository, type SelectQueryBuilder } from 'typeorm';
+import {
+  CurrentLease,
+  FenceBypassError,
+  FencedWrite,
+  type Lease,
+  Leased,
+  StaleGenerationError,
+} from 'nestjs-fencing';
+import {
+  BaseEntity,
+  Column,
+  DataSource,
+  Entity,
+  EntityManager,
+  PrimaryColumn,
+  type QueryRunner,
+  Repository,
+  type SelectQueryBuilder,
+} from 'typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 
 @Entity()
@@ -43,12 +60,16 @@ const PATHS: Record<string, (means: Means, id: string) => Promise<unknown>> = {
   'cached dataSource.manager: insert': ({ cachedManager }, id) => cachedManager.insert(Note, note(id)),
   'cached dataSource.manager: createQueryBuilder': ({ cachedManager }, id) =>
     cachedManager.createQueryBuilder().insert().into(Note).values(note(id)).execute(),
-  'cached dataSource.manager: getRepository': ({ cachedManager }, id) => cachedManager.getRepository(Note).save(note(id)),
+  'cached dataSource.manager: getRepository': ({ cachedManager }, id) =>
+    cachedManager.getRepository(Note).save(note(id)),
   'cached dataSource.getRepository': ({ cachedRepository }, id) => cachedRepository.save(note(id)),
   'dataSource.query': ({ dataSource }, id) => dataSource.query(insert, [id]),
-  'dataSource.createQueryBuilder': ({ dataSource }, id) => dataSource.createQueryBuilder().insert().into(Note).values(note(id)).execute(),
-  'dataSource.transaction': ({ dataSource }, id) => dataSource.transaction((inner) => inner.insert(Note, note(id))),
-  'manager.transaction and the injected Repository': ({ manager, repository }, id) => manager.transaction(() => repository.save(note(id))),
+  'dataSource.createQueryBuilder': ({ dataSource }, id) =>
+    dataSource.createQueryBuilder().insert().into(Note).values(note(id)).execute(),
+  'dataSource.transaction': ({ dataSource }, id) =>
+    dataSource.transaction((inner) => inner.insert(Note, note(id))),
+  'manager.transaction and the injected Repository': ({ manager, repository }, id) =>
+    manager.transaction(() => repository.save(note(id))),
   'static of BaseEntity': (_, id) => Note.insert(note(id)),
   'save() of an entity': (_, id) => Object.assign(new Note(), note(id)).save(),
   'dataSource.createEntityManager(): query': ({ foreignManager }, id) => foreignManager.query(insert, [id]),
@@ -58,7 +79,8 @@ const PATHS: Record<string, (means: Means, id: string) => Promise<unknown>> = {
 const REFUSED: Record<string, (means: Means, id: string) => unknown> = {
   'createQueryRunner()': ({ dataSource }) => dataSource.createQueryRunner(),
   'a query runner that was kept': ({ keptRunner }, id) => keptRunner.query(insert, [id]),
-  'the manager of a query runner that was kept': ({ keptRunner }, id) => keptRunner.manager.insert(Note, note(id)),
+  'the manager of a query runner that was kept': ({ keptRunner }, id) =>
+    keptRunner.manager.insert(Note, note(id)),
   'dataSource.createEntityManager(): save': ({ foreignManager }, id) => foreignManager.save(Note, note(id)),
   'a query builder that was made before': ({ keptBuilder }) => keptBuilder.getMany(),
   'COMMIT as a statement': ({ dataSource }) => dataSource.query('COMMIT'),
@@ -71,7 +93,11 @@ const REFUSED: Record<string, (means: Means, id: string) => unknown> = {
 class Notes {
   readonly means: Means;
 
-  constructor(@InjectRepository(Note) repository: Repository<Note>, @InjectEntityManager() manager: EntityManager, @InjectDataSource() dataSource: DataSource) {
+  constructor(
+    @InjectRepository(Note) repository: Repository<Note>,
+    @InjectEntityManager() manager: EntityManager,
+    @InjectDataSource() dataSource: DataSource,
+  ) {
     this.means = {
       repository,
       custom: repository.extend({
@@ -115,7 +141,9 @@ describe('every path to the database inside a fenced write', () => {
   const count = async () => Number((await app.dataSource.query('SELECT count(*) FROM note'))[0].count);
   /** A newer owner has activated its grant; this process has not noticed. */
   const supersede = () =>
-    app.dataSource.query(`UPDATE fencing_fence SET generation = generation + 1, owner = 'successor' WHERE key = 'notes'`);
+    app.dataSource.query(
+      `UPDATE fencing_fence SET generation = generation + 1, owner = 'successor' WHERE key = 'notes'`,
+    );
 
   it.each(Object.entries(PATHS))('%s is committed while the lease is the newest', async (_, path) => {
     await notes.run(() => notes.write((means) => path(means, 'a')));

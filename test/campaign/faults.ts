@@ -32,6 +32,8 @@ export interface Fault {
   readonly group: 'worker' | 'store' | 'redis link' | 'database' | 'database link' | 'operator' | 'none';
   /** The store may lose or change data in it. */
   readonly loses?: boolean;
+  /** How often it comes in a round of all faults. Those after which a key has two who think it theirs come more often. */
+  readonly times?: number;
   run(stage: Stage): Promise<Done>;
 }
 
@@ -161,6 +163,7 @@ const storeFaults: Fault[] = [
   },
   {
     kind: 'Redis flushed',
+    times: 2,
     group: 'store',
     loses: true,
     async run(stage) {
@@ -195,6 +198,7 @@ const storeFaults: Fault[] = [
   },
   {
     kind: 'leases deleted in Redis',
+    times: 3,
     group: 'store',
     loses: true,
     async run(stage) {
@@ -313,6 +317,7 @@ async function revoke({ redis, postgres, history }: Stage, key: string): Promise
 const operatorFaults: Fault[] = [
   {
     kind: 'keys revoked',
+    times: 2,
     group: 'operator',
     loses: true,
     async run(stage) {
@@ -375,6 +380,7 @@ const nothing: Fault = {
   run: async (stage) => (await hold(stage, 0.2, 0.5), {}),
 };
 
+/** A round of all faults. */
 export const FAULTS: readonly Fault[] = [
   ...workerFaults,
   ...storeFaults,
@@ -384,4 +390,4 @@ export const FAULTS: readonly Fault[] = [
   ...swallowFaults,
   ...operatorFaults,
   nothing,
-];
+].flatMap((fault) => Array<Fault>(fault.times ?? 1).fill(fault));

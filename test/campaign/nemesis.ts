@@ -4,7 +4,7 @@ import { now } from './history.js';
 import { KEYS } from './settings.js';
 
 /** How often two faults are at work at the same time. */
-const PAIRS = 0.35;
+const PAIRS = 0.4;
 /** How long a round waits until every key was written again; the checker judges it. */
 const RECOVERY_MS = 30_000;
 

@@ -161,7 +161,8 @@ function accepted(files: Files): Finding[] {
     if (appended !== rows.filter(({ field }) => field === 'entry').length)
       findings.push({ what: `an append left ${appended} entries`, excerpt: files.excerpt(rows) });
   }
-  for (const [attempt, [row]] of files.rowsOfAttempt)
+  // While the campaign runs, the tables are a little younger than the history.
+  for (const [attempt, [row]] of files.evidence.complete ? files.rowsOfAttempt : [])
     if (!files.attempts.has(attempt))
       findings.push({ what: 'a write that nobody sent', excerpt: files.excerpt([row]) });
   return findings;

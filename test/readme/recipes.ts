@@ -1,8 +1,8 @@
 import { Body, Controller, type ExecutionContext, Injectable, Module, Param, Post } from '@nestjs/common';
-import { TypeOrmModule } from '@nestjs/typeorm';
+import { InjectRepository, TypeOrmModule } from '@nestjs/typeorm';
 import { AcceptFencing, FencedWrite, fencingHeaders, InjectFencedRepository, Leased } from 'nestjs-fencing';
 import { FencedRepositoriesModule, type FencedRepository, GenerationColumn } from 'nestjs-fencing/typeorm';
-import { Column, Entity, PrimaryColumn } from 'typeorm';
+import { Column, Entity, PrimaryColumn, type Repository } from 'typeorm';
 
 // #region row-guard
 @Entity()
@@ -29,6 +29,12 @@ export class DevicesService {
 export class DevicesModule {}
 // #endregion
 
+@Entity()
+export class Shipment {
+  @PrimaryColumn('text') id!: string;
+  @Column('text') address!: string;
+}
+
 // #region downstream-send
 @Injectable()
 export class OrdersService {
@@ -51,10 +57,12 @@ function trust(context: ExecutionContext, { key }: { key: string }): boolean {
 
 @Injectable()
 export class ShipmentsService {
+  constructor(@InjectRepository(Shipment) private readonly shipments: Repository<Shipment>) {}
+
   /** Refused if this service has accepted a newer owner of the order. */
   @FencedWrite()
-  async create(_id: string, _address: string): Promise<void> {
-    // … plain TypeORM
+  async create(id: string, address: string): Promise<void> {
+    await this.shipments.save({ id, address }); // plain TypeORM
   }
 }
 

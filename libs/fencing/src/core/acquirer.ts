@@ -63,6 +63,8 @@ export class Acquirer {
       return pause.wait(Math.min(left, jitter(Math.min(ms + 1, LONGEST_PAUSE_MS))), call.signal);
     };
     let registered = waitMs !== undefined;
+    // Tries without an answer: each may have been granted, or may be yet.
+    const open: Promise<AcquireAnswer>[] = [];
     try {
       if (waitMs !== undefined) await wait(waitMs, since);
       for (let failures = 0; ;) {
@@ -81,6 +83,7 @@ export class Acquirer {
         try {
           answer = await unlessAborted(this.client.ask(asked, until), call.signal, () => aborted(call));
         } catch (error) {
+          open.push(asked);
           // The store may have noted the waiter all the same.
           registered ||= waiter !== undefined;
           const pauseMs = backoff(failures++);
@@ -89,7 +92,6 @@ export class Acquirer {
             await sleep(this.clock, pauseMs, call.signal);
             continue;
           }
-          this.giveBack(call, asked);
           throw error;
         }
         if (answer.granted) {
@@ -104,6 +106,9 @@ export class Acquirer {
         }
         await wait(answer.remainingMs, sentAt);
       }
+    } catch (error) {
+      if (open.length > 0) this.giveBack(call, open);
+      throw error;
     } finally {
       if (pause) this.pauses.delete(pause);
       watch?.stop();
@@ -123,14 +128,16 @@ export class Acquirer {
     if (this.stopping && !call.draining) throw shuttingDown(call.key);
   }
 
-  /** Whether it was granted is unknown, or not yet: if it was, the key must not stay taken. */
-  private giveBack({ key, owner, options }: Call, asked: Promise<AcquireAnswer>): void {
+  /** The key must not stay taken by what one of these tries was granted, or still will be. */
+  private giveBack({ key, owner, options }: Call, tries: readonly Promise<AcquireAnswer>[]): void {
     const release = (): void => this.client.release({ key, owner }, options.ttlMs);
     release();
-    asked.then(
-      ({ granted }) => granted && release(),
-      () => undefined,
-    );
+    for (const asked of tries) {
+      asked.then(
+        ({ granted }) => granted && release(),
+        () => undefined,
+      );
+    }
   }
 }
 

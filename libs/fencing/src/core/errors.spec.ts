@@ -87,7 +87,7 @@ describe('every error of the package', () => {
 
   it('is known by the other copy of the package (ESM and CommonJS in one process)', async () => {
     jest.resetModules();
-    const copy = (await import('./errors.js'));
+    const copy = await import('./errors.js');
     expect(copy.LeaseBusyError).not.toBe(errors.LeaseBusyError);
     const foreign = new copy.LeaseBusyError(SECRET, 1, 2);
     expect(foreign).toBeInstanceOf(errors.LeaseBusyError);

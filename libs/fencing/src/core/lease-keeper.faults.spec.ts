@@ -67,6 +67,35 @@ describe('a leased call on a store that fails', () => {
     expect(await bench.store.inspect(KEY)).toBeUndefined();
   });
 
+  it('frees what an unanswered try was granted also when its caller gives up between two tries', async () => {
+    const { keeper, store, clock } = bench;
+    const stop = new AbortController();
+    store.next('acquire', 'lose');
+    const call = observe(keeper.run([KEY], leaseOptions(), () => 0, { signal: stop.signal }));
+    await clock.advance(STORE_TIMEOUT_MS + 1);
+    expect(await store.inspect(KEY)).toBeDefined();
+    stop.abort();
+    await clock.advance(0);
+    expect(call.error).toMatchObject({ code: 'WAIT_ABORTED' });
+    expect(await store.inspect(KEY)).toBeUndefined();
+  });
+
+  it('gives back what its first try is granted after the second one was answered busy', async () => {
+    const { store, clock } = bench;
+    const late = new Gate();
+    store.next('acquire', { late });
+    const { call } = start({ waitMs: STORE_TIMEOUT_MS + 500 });
+    await clock.advance(1);
+    const thief = store.steal(KEY, 60_000);
+    await clock.advance(STORE_TIMEOUT_MS + 600);
+    expect(call.error).toMatchObject({ code: 'LEASE_BUSY' });
+    expect(await store.inspect(KEY)).toMatchObject({ generation: thief });
+    store.expireNow(KEY);
+    late.open();
+    await clock.advance(0);
+    expect(await store.inspect(KEY)).toBeUndefined();
+  });
+
   it('does not retry what cannot pass by itself', async () => {
     jest.spyOn(bench.store, 'acquire').mockImplementationOnce(async () => {
       throw new StoreUnavailableError('lease store', 'OOM', { retryable: false });

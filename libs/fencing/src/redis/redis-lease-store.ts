@@ -82,8 +82,7 @@ export class RedisLeaseStore extends LeaseStore {
         if (outcome === 1) return { granted: true, generation: Number(value) };
         // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
         if (outcome === 0) return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
-        if (value === 'exhausted') throw new GenerationsExhaustedError(key);
-        throw this.unavailable(Object.assign(new Error(String(value)), { name: 'ReplyError' }), key);
+        throw this.stepFailure(value, key);
       },
     );
   }
@@ -130,6 +129,7 @@ export class RedisLeaseStore extends LeaseStore {
       key,
       { name: 'release', keys: [lease, generation, waiters], args },
       ([outcome, value]) => {
+        if (outcome === -1) throw this.stepFailure(value, key);
         if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
         if (outcome === 3) return { held: true, successor: { waitMs: Number(value) } };
         return { held: outcome === 1 };
@@ -140,7 +140,9 @@ export class RedisLeaseStore extends LeaseStore {
   withdraw(key: string, waiterId: string): Promise<void> {
     const { lease, waiters, channel } = this.names(key);
     const args = [waiterId, channel, key, RESERVED_MS];
-    return this.step(key, { name: 'withdraw', keys: [lease, waiters], args }, () => undefined);
+    return this.step(key, { name: 'withdraw', keys: [lease, waiters], args }, ([outcome, value]) => {
+      if (outcome === -1) throw this.stepFailure(value, key);
+    });
   }
 
   async inspect(key: string): Promise<LeaseSnapshot | undefined> {
@@ -196,6 +198,11 @@ export class RedisLeaseStore extends LeaseStore {
         (error) => reject(this.unavailable(error, key)),
       );
     });
+  }
+
+  private stepFailure(why: unknown, key: string): Error {
+    if (why === 'exhausted') return new GenerationsExhaustedError(key);
+    return this.unavailable(Object.assign(new Error(String(why)), { name: 'ReplyError' }), key);
   }
 
   private async ask<T>(send: () => Promise<T>, key?: string): Promise<T> {

@@ -8,8 +8,9 @@
  *   prefix:{b}:generation      the last generation issued for any key of the bucket
  *   prefix:{b}:wake            channel: "<waiter or -> <reserved ms> <key>"
  *
- * The server's clock in microseconds is below 2^53 until the year 2255, so the doubles of Lua are exact; `%.0f` writes them
- * without an exponent. Writes that may need memory go through `pcall`: a full server refuses that step and not its neighbours.
+ * The server's clock in microseconds is below 2^53 until the year 2255, so the doubles of Lua are exact; `%d` writes them
+ * without an exponent. A step that fails (a full server, a key of another type that somebody else made) fails alone: it answers
+ * {-1, why not}, and its neighbours in the request are done.
  */
 export const STEPS = `
 -- The next generation of a bucket: max(last issued + 1, clock in microseconds, floor + 1); nil past 2^53 - 1.
@@ -52,7 +53,7 @@ local function serveWaiter(lease, waiters, channel, except, reservedMs, key)
   return true
 end
 
--- Answers {1, generation}; {0, remaining ms} busy (-1: the key has no expiry, so something else made it); {-1, why not}.
+-- Answers {1, generation}; {0, remaining ms} busy (-1: the key has no expiry, so something else made it).
 local function acquire(lease, counter, waiters, owner, ttl, floor, waiter, forMs)
   local held = redis.call('GET', lease)
   if holds(held, owner) then
@@ -75,7 +76,8 @@ end
 local function renew(k, a, count, ttl)
   local answers = {}
   for i = 0, count - 1 do
-    if holds(redis.call('GET', KEYS[k + i]), ARGV[a + i]) then
+    local held = redis.pcall('GET', KEYS[k + i])
+    if type(held) == 'string' and holds(held, ARGV[a + i]) then
       answers[i + 1] = redis.call('PEXPIRE', KEYS[k + i], ttl)
     else
       answers[i + 1] = 0
@@ -111,25 +113,31 @@ local function withdraw(lease, waiters, waiter, channel, key, reservedMs)
   if redis.call('GET', lease) == '> ' .. waiter then
     if not serveWaiter(lease, waiters, channel, waiter, reservedMs, key) then redis.call('DEL', lease) end
   end
-  return 1
+  return {1}
+end
+
+local function alone(step, ...)
+  local done, answer = pcall(step, ...)
+  if done then return answer end
+  return {-1, type(answer) == 'table' and answer.err or tostring(answer)}
 end
 
 local answers, k, a = {}, 1, 1
 while ARGV[a] do
   local step, answer = ARGV[a]
   if step == 'acquire' then
-    answer = acquire(KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5])
+    answer = alone(acquire, KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5])
     k, a = k + 3, a + 6
   elseif step == 'renew' then
     local count = tonumber(ARGV[a + 1])
     answer = renew(k, a + 3, count, ARGV[a + 2])
     k, a = k + count, a + 3 + count
   elseif step == 'release' then
-    answer = release(KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5],
+    answer = alone(release, KEYS[k], KEYS[k + 1], KEYS[k + 2], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4], ARGV[a + 5],
       ARGV[a + 6], ARGV[a + 7], ARGV[a + 8], ARGV[a + 9], ARGV[a + 10])
     k, a = k + 3, a + 11
   elseif step == 'withdraw' then
-    answer = withdraw(KEYS[k], KEYS[k + 1], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
+    answer = alone(withdraw, KEYS[k], KEYS[k + 1], ARGV[a + 1], ARGV[a + 2], ARGV[a + 3], ARGV[a + 4])
     k, a = k + 2, a + 5
   else
     return redis.error_reply('FENCING unknown step')

@@ -21,6 +21,7 @@ import {
 } from './driver.js';
 import { beginError, bodyError } from './failures.js';
 import { type FencingSql, STALE_SQLSTATE } from './sql.js';
+import { Statements } from './statements.js';
 import { controlsTransaction } from './transaction-control.js';
 
 /** How long the answer to a ROLLBACK is waited for before the connection is thrown away, ms. */
@@ -46,19 +47,11 @@ export class GuardedTransaction {
   private guarded = false;
   /** Set once the guard has passed. */
   private opened = false;
-  /** Set when COMMIT or ROLLBACK goes out: what came after it would run outside the transaction. */
-  private sealed = false;
   /** Why nothing more may be sent, once the leases have ended. */
   private endReason: Error | undefined;
   /** What the connection itself reported, before TypeORM hides it behind "already released". */
   private connectionError: Error | undefined;
-  /** The first statement that failed: the cause of a later rollback. */
-  private failure: unknown;
-  private touching: Promise<unknown> | undefined;
-  /** A renewal came while a statement was running. */
-  private touchDue = false;
-  private running = 0;
-  private onIdle: (() => void) | undefined;
+  private readonly statements: Statements;
   private readonly stops: (() => void)[] = [];
 
   constructor(
@@ -67,7 +60,9 @@ export class GuardedTransaction {
     private readonly sql: FencingSql,
     readonly isolation: IsolationLevel | undefined,
     private readonly clock: Clock = systemClock,
-  ) {}
+  ) {
+    this.statements = new Statements(this.key);
+  }
 
   get manager(): EntityManager {
     return this.runner.manager;
@@ -185,7 +180,7 @@ export class GuardedTransaction {
   /** @throws the error for a statement that came after the transaction had ended */
   assertOpen(): void {
     if (this.endReason) throw this.endReason;
-    if (this.isOver || this.sealed) throw this.authority.ended() ?? notAwaited('A statement');
+    if (this.isOver || this.statements.isSealed) throw this.authority.ended() ?? notAwaited('A statement');
   }
 
   /** What the caller gets for `error`. */
@@ -236,11 +231,11 @@ export class GuardedTransaction {
       if (this.phase === 'beginning' && text.startsWith('SET TRANSACTION ISOLATION LEVEL')) return undefined;
       if (this.phase === 'closing' && text === 'COMMIT') return this.sendCommit(client);
       if (this.phase === 'rolling back' && text === 'ROLLBACK') {
-        await this.seal();
+        await this.statements.seal();
         return query(text);
       }
       this.assertMaySend(text);
-      return this.send(() => query(text, parameters, structured));
+      return this.statements.send(() => query(text, parameters, structured));
     }) as typeof runner.query;
 
     runner.stream = async (text, ...rest) => {
@@ -274,33 +269,6 @@ export class GuardedTransaction {
     ));
   }
 
-  private async send(query: () => Promise<unknown>): Promise<unknown> {
-    this.running += 1;
-    try {
-      if (this.touching) await this.touching;
-      return await query();
-    } catch (error) {
-      if (sqlStateOf(error) === '25P02') {
-        throw new WriteRolledBackError(this.key, driverErrorOf(this.failure ?? error));
-      }
-      this.failure ??= error;
-      throw error;
-    } finally {
-      this.running -= 1;
-      if (this.running === 0) {
-        this.onIdle?.();
-        if (this.touchDue) this.touch();
-      }
-    }
-  }
-
-  /** Nothing may be sent from now on; resolves when what was sent before has its answer. */
-  private async seal(): Promise<void> {
-    this.sealed = true;
-    if (this.running > 0) await new Promise<void>((resolve) => (this.onIdle = resolve));
-    if (this.touching) await this.touching;
-  }
-
   private beginAndGuard(client: PgClient): string {
     const level = this.isolation;
     const guards = this.authority.grants.map(({ key, generation, owner }) =>
@@ -315,11 +283,12 @@ export class GuardedTransaction {
   }
 
   private async sendCommit(client: PgClient): Promise<void> {
-    await this.seal();
+    await this.statements.seal();
     if (this.endReason) throw this.endReason;
     if (this.connectionError) throw this.connectionError;
     // The body may have swallowed it, and the connection not have reported it yet.
-    if (isConnectionLoss(this.failure)) throw this.failure;
+    const { failure } = this.statements;
+    if (isConnectionLoss(failure)) throw failure;
     this.assertInTransaction();
     this.phase = 'committing';
     let command: string;
@@ -333,7 +302,7 @@ export class GuardedTransaction {
     }
     if (command !== 'COMMIT') {
       this.phase = 'rolling back';
-      throw new WriteRolledBackError(this.key, driverErrorOf(this.failure));
+      throw new WriteRolledBackError(this.key, driverErrorOf(failure));
     }
     this.phase = 'committed';
   }
@@ -362,13 +331,9 @@ export class GuardedTransaction {
 
   /** A renewed lease: the server's idle limit, which runs from the last statement, is moved on. */
   private touch(): void {
-    if (this.phase !== 'open' || this.sealed || this.touching) return;
-    this.touchDue = this.running > 0 || this.client!.readyForQuery === false;
-    if (this.touchDue) return;
-    this.touching = this.client!.query(this.sql.touch, [String(this.idleMs())])
-      // The transaction may have failed; the next statement of the body says so.
-      .catch(() => undefined)
-      .finally(() => (this.touching = undefined));
+    const client = this.client!;
+    if (this.phase !== 'open') return;
+    this.statements.touch(client, () => client.query(this.sql.touch, [String(this.idleMs())]));
   }
 
   private async unlessEnded(work: Promise<PgClient>): Promise<PgClient> {

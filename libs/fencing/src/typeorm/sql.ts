@@ -106,12 +106,9 @@ BEGIN
       HINT = 'A newer owner has activated its grant. The transaction must be rolled back.';
   END IF;
   PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true);
-  -- A statement that runs when its client is gone must not hold the lock to its end. Not every version and platform can tell.
-  IF current_setting('client_connection_check_interval', true) = '0' THEN
-    BEGIN
-      PERFORM set_config('client_connection_check_interval', '${CONNECTION_CHECK_MS}', true);
-    EXCEPTION WHEN OTHERS THEN NULL;
-    END;
+  -- A statement that runs when its client is gone must not hold the lock to its end. Since PostgreSQL 14, and surely on Linux.
+  IF current_setting('client_connection_check_interval', true) = '0' AND version() LIKE '%linux%' THEN
+    PERFORM set_config('client_connection_check_interval', '${CONNECTION_CHECK_MS}', true);
   END IF;
 END
 $$`,
