@@ -126,11 +126,8 @@ export const checks = [
   ]),
   ...of('turns', [
     ['holds', '-DDIE', 'two processes that want the key for ever'],
-    [
-      'holds',
-      '-DPROCS=3 -DDIE -DFAULTS=2 -DGIVEUPS=2',
-      'three, with deaths, lost messages, callers that give up',
-    ],
+    ['holds', '-DDIE -DTURN=3', 'with longer turns'],
+    ['holds', '-DPROCS=3 -DDIE', 'three processes; a death, a lost message, a caller that gives up'],
     ['cycle', '-DHANDOVER_FIRST', 'a hand-over that passes other processes over'],
     ['cycle', '-DNOT_KEPT', 'a key that is not kept for the one that is woken'],
     ['cycle', '-DPROCS=3 -DBY_NAME', 'a line that is not first come, first served'],

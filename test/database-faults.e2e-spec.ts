@@ -252,7 +252,7 @@ describe('a fenced write whose database fails', () => {
         await put(manager, grant.key, 'the same text');
         await put(manager, grant.key, 'the same text');
       });
-      await expect(write).rejects.toMatchObject({ code: '23505' });
+      await expect(write).rejects.toMatchObject({ name: 'QueryFailedError', driverError: { code: '23505' } });
       await proveRecovered(observer, grant.key);
     });
 

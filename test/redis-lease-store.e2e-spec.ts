@@ -335,6 +335,30 @@ describe('the check of the server', () => {
   });
 });
 
+describe('a master that was demoted', () => {
+  it.each([
+    ['Redis 7', "READONLY You can't write against a read only replica. script: f1, on @user_script:24."],
+    [
+      'Redis 6',
+      "ERR Error running script (call to f_1): @user_script:24: @user_script: 24: -READONLY You can't write.",
+    ],
+  ])('is left, and the step may be tried again (as %s tells it)', async (_, message) => {
+    const disconnected: unknown[] = [];
+    const client = {
+      options: { sentinels: [] },
+      evalsha: () => Promise.reject(Object.assign(new Error(message), { name: 'ReplyError' })),
+      disconnect: (reconnect: boolean) => disconnected.push(reconnect),
+    };
+    const store = redisLeases(client as unknown as RedisClient);
+    for (let i = 0; i < 2; i++) {
+      const call = store.acquire({ key: 'key', owner: 'a', ttlMs: 10_000, floor: 0 });
+      await expect(call).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE', retryable: true });
+    }
+    // Once: the new connection may meet the same node for a while.
+    expect(disconnected).toEqual([true]);
+  });
+});
+
 function microseconds([seconds, rest]: [number, number] | number[]): number {
   return Number(seconds) * 1_000_000 + Number(rest);
 }

@@ -29,8 +29,8 @@ export default [
   {
     invariant: 'I5: renewal compares the owner',
     file: scripts,
-    from: `if holds(redis.call('GET', KEYS[k + i]), ARGV[a + i]) then`,
-    to: `if redis.call('GET', KEYS[k + i]) then`,
+    from: `if type(held) == 'string' and holds(held, ARGV[a + i]) then`,
+    to: `if type(held) == 'string' then`,
     ...redis('I5: renewal'),
   },
   {
@@ -131,6 +131,13 @@ export default [
     to: ``,
     ...redis('tells the waiting process'),
   },
+  {
+    invariant: 'a step that fails does not fail those that share its request',
+    file: scripts,
+    from: `local done, answer = pcall(step, ...)`,
+    to: `local done, answer = true, step(...)`,
+    ...redis('fails a step alone'),
+  },
   // ------------------------------------------------------------------------------------------------------- the Redis store
   {
     invariant: 'a server that forgot its scripts is given them again (field report 33)',
@@ -159,6 +166,13 @@ export default [
     from: `policy === 'noeviction'`,
     to: `policy !== 'noeviction'`,
     ...redis('warns at boot'),
+  },
+  {
+    invariant: 'a demoted master is left (field report 33)',
+    file: redisStore,
+    from: `if (DEMOTED.test(message)) this.leaveDemotedNode();`,
+    to: ``,
+    ...redis('is left'),
   },
   // --------------------------------------------------------------------------------------------------- leases and renewals
   {
@@ -295,9 +309,16 @@ export default [
   {
     invariant: 'I8: what an unanswered acquisition may have got is released',
     file: acquirer,
-    from: `this.giveBack(call, asked);`,
+    from: `if (open.length > 0) this.giveBack(call, open);`,
     to: ``,
     ...faults('frees what it may have been granted'),
+  },
+  {
+    invariant: 'I8: no unanswered try of an acquisition is forgotten',
+    file: acquirer,
+    from: `open.push(asked);`,
+    to: ``,
+    ...faults('between two tries|after the second one'),
   },
   {
     invariant: 'I6: a release whose reply was lost is sent again',

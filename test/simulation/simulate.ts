@@ -6,7 +6,7 @@ import { FAIR_WEATHER, Host, Network } from './network.js';
 import { type Plant, plantInKeeper } from './plants.js';
 import { StoreServer } from './store-server.js';
 import { type Job, runJob } from './worker.js';
-import { World } from './world.js';
+import { Spinning, World } from './world.js';
 
 export interface RunResult {
   readonly seed: number;
@@ -33,6 +33,9 @@ export async function simulate(
   Math.random = world.random.next;
   try {
     await new Run(world, checker, plant).run();
+  } catch (error) {
+    if (!(error instanceof Spinning)) throw error;
+    checker.violated('I11', `something is done again and again, at ${world.now} ms: ${error.message}`);
   } finally {
     Math.random = random;
     takeOut();

@@ -1,4 +1,8 @@
-import { CommitUnknownError, FencingError } from '../../libs/fencing/src/core/errors.js';
+import {
+  CommitUnknownError,
+  FencingError,
+  StaleGenerationError,
+} from '../../libs/fencing/src/core/errors.js';
 import type { OperationRequest } from '../../libs/fencing/src/core/fence.js';
 import type { HeldLease } from '../../libs/fencing/src/core/lease.js';
 import { type LeaseOptions, resolveLeaseOptions } from '../../libs/fencing/src/core/options.js';
@@ -49,6 +53,7 @@ export async function runJob(
         checker.count('bodies');
         checker.record(app.name, `${job.name} begins`, { generation: leases[0]!.generation });
         onBody();
+        checker.demand(!app.isStopping, 'I8', () => `${job.name} begins although ${app.name} is stopping`);
         for (const lease of leases) {
           app.demandValid(lease);
           checker.demand(
@@ -128,6 +133,12 @@ class Body {
     } catch (error) {
       checker.record(app.name, `${attempt} fails: ${String(error)}`);
       checker.outcome(attempt, error instanceof CommitUnknownError ? 'unknown' : 'refused');
+      if (error instanceof StaleGenerationError)
+        checker.demand(
+          this.leases.some((lease) => lease.key === error.key && lease.ended()),
+          'validity',
+          () => `${attempt} is stale and its lease lives on`,
+        );
       throw error;
     }
     const isDuplicate = operation !== undefined && result !== attempt;

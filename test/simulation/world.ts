@@ -1,6 +1,11 @@
 import type { CancelTimer, Clock } from '../../libs/fencing/src/core/clock.js';
 import { Random } from './random.js';
 
+/** More than any run needs by far: a run with as many has code that spins. */
+const MOST_STEPS = 200_000;
+
+export class Spinning extends Error {}
+
 interface Event {
   at: number;
   /** Decides between events of one moment: their order is part of what the seed decides. */
@@ -56,7 +61,7 @@ export class World {
         this.queue.push(event);
       } else {
         this.drop(event);
-        this.steps += 1;
+        if (++this.steps > MOST_STEPS) throw new Spinning(`more than ${MOST_STEPS} steps`);
         event.act();
         await settle();
       }

@@ -27,9 +27,13 @@ export interface RedisLeaseStoreOptions {
 
 /** How long a freed key is kept for the process that was woken, ms. */
 const RESERVED_MS = 100;
-/** Failures that pass by themselves: a fail-over, a restart, a slot on the move. */
+/**
+ * Failures that pass by themselves: a fail-over, a restart, a slot on the move. Redis 6 says inside a script where it failed
+ * (`@user_script: 12: -READONLY …`).
+ */
 const PASSING =
-  /^(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b/;
+  /(?:^|: -?)(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b/;
+const DEMOTED = /(?:^|: -?)READONLY\b/;
 /** How long a Redis that does not answer may hold up the end of the application, ms. */
 const QUIT_MS = 500;
 /** At most one reconnection in this time, ms. */
@@ -81,8 +85,7 @@ export class RedisLeaseStore extends LeaseStore {
       ([outcome, value]) => {
         if (outcome === 1) return { granted: true, generation: Number(value) };
         // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
-        if (outcome === 0) return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
-        throw this.stepFailure(value, key);
+        return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
       },
     );
   }
@@ -129,7 +132,6 @@ export class RedisLeaseStore extends LeaseStore {
       key,
       { name: 'release', keys: [lease, generation, waiters], args },
       ([outcome, value]) => {
-        if (outcome === -1) throw this.stepFailure(value, key);
         if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
         if (outcome === 3) return { held: true, successor: { waitMs: Number(value) } };
         return { held: outcome === 1 };
@@ -140,9 +142,7 @@ export class RedisLeaseStore extends LeaseStore {
   withdraw(key: string, waiterId: string): Promise<void> {
     const { lease, waiters, channel } = this.names(key);
     const args = [waiterId, channel, key, RESERVED_MS];
-    return this.step(key, { name: 'withdraw', keys: [lease, waiters], args }, ([outcome, value]) => {
-      if (outcome === -1) throw this.stepFailure(value, key);
-    });
+    return this.step(key, { name: 'withdraw', keys: [lease, waiters], args }, () => undefined);
   }
 
   async inspect(key: string): Promise<LeaseSnapshot | undefined> {
@@ -189,11 +189,9 @@ export class RedisLeaseStore extends LeaseStore {
       this.sender.send(
         step,
         (answer) => {
-          try {
-            resolve(read(answer as StepAnswer));
-          } catch (error) {
-            reject(error);
-          }
+          const [outcome, value] = answer as StepAnswer;
+          if (outcome === FAILED) reject(this.stepFailure(value, key));
+          else resolve(read(answer as StepAnswer));
         },
         (error) => reject(this.unavailable(error, key)),
       );
@@ -216,7 +214,7 @@ export class RedisLeaseStore extends LeaseStore {
   private unavailable(error: unknown, key: string | undefined): StoreUnavailableError {
     const message = String((error as Error | undefined)?.message ?? error);
     const answered = (error as Error | undefined)?.name === 'ReplyError';
-    if (message.startsWith('READONLY')) this.leaveDemotedNode();
+    if (DEMOTED.test(message)) this.leaveDemotedNode();
     return new StoreUnavailableError(
       'lease store',
       `Redis ${answered ? 'answered' : 'did not answer'}: ${message.split('\n')[0]}`,
@@ -253,6 +251,9 @@ export class RedisLeaseStore extends LeaseStore {
     ];
   }
 }
+
+/** What a step answers first where it could not be done; the reason follows. */
+const FAILED = -1;
 
 type StepAnswer = readonly [number, (string | number)?];
 

@@ -1,4 +1,5 @@
 import { EventEmitter } from 'node:events';
+import { QueryFailedError } from 'typeorm';
 import { CommitUnknownError } from '../core/errors.js';
 import type { WriteAuthority } from '../core/fence.js';
 import type { PgClient, PgQueryRunner } from './driver.js';
@@ -82,7 +83,8 @@ describe('an error in answer to COMMIT', () => {
     async (severity) => {
       const refused = serverError('23505', severity);
       const { error, session } = await commit({ COMMIT: refused });
-      expect(error).toBe(refused);
+      expect(error).toBeInstanceOf(QueryFailedError);
+      expect(error).toMatchObject({ driverError: refused });
       expect(session.thrownAway).toBeUndefined();
     },
   );

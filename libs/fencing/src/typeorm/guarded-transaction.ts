@@ -1,4 +1,4 @@
-import type { EntityManager } from 'typeorm';
+import { type EntityManager, QueryFailedError } from 'typeorm';
 import { type Clock, systemClock } from '../core/clock.js';
 import {
   CommitUnknownError,
@@ -298,7 +298,8 @@ export class GuardedTransaction {
     } catch (error) {
       if (!(await this.wasRefused(client, error))) throw new CommitUnknownError(this.key, error);
       this.phase = 'rolling back';
-      throw error;
+      // As TypeORM would have it.
+      throw new QueryFailedError('COMMIT', undefined, error as Error);
     }
     if (command !== 'COMMIT') {
       this.phase = 'rolling back';
