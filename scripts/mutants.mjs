@@ -13,7 +13,8 @@
 //         title: 'I5: release',                                      // pattern of the tests' names; must be quick
 //       },
 //     ];
-import { spawnSync } from 'node:child_process';
+import { spawn } from 'node:child_process';
+import { once } from 'node:events';
 import { cpSync, mkdtempSync, readdirSync, readFileSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import os from 'node:os';
 import path from 'node:path';
@@ -57,9 +58,9 @@ async function main(text) {
     if (!redis) throw new Error(REDIS_HELP);
     const env = { ...process.env, DATABASE_URL: postgres.url, REDIS_URL: redis.url };
     copyProject(copy);
-    const failures = checkUnchanged(copy, env, mutants);
+    const failures = await checkUnchanged(copy, env, mutants);
     for (const [i, mutant] of mutants.entries()) {
-      const verdict = tryMutant(copy, env, mutant);
+      const verdict = await tryMutant(copy, env, mutant);
       console.log(`${i + 1}/${mutants.length} ${verdict.padEnd(8)} ${mutant.invariant}`);
       if (verdict !== 'killed') failures.push(`${verdict}: ${mutant.invariant} (${mutant.file})`);
     }
@@ -101,20 +102,22 @@ function copyProject(copy) {
  * The tests must pass without a mutant, or their failure with one says nothing.
  * @param {string} copy @param {NodeJS.ProcessEnv} env @param {Mutant[]} mutants
  */
-function checkUnchanged(copy, env, mutants) {
+async function checkUnchanged(copy, env, mutants) {
   /** @type {Map<string, Set<string | undefined>>} */
   const titles = new Map();
   for (const { test, title } of mutants) titles.set(test, (titles.get(test) ?? new Set()).add(title));
-  return [...titles].flatMap(([test, of]) => {
+  const failures = [];
+  for (const [test, of] of titles) {
     const title = of.has(undefined) ? undefined : [...of].map((one) => `(${one})`).join('|');
-    const { passed, output } = runTests(copy, env, test, title);
-    if (passed > 0 && output === '') return [];
-    return [`fails without a mutant, or matches no test: ${test} ${title ?? ''}\n${output}`];
-  });
+    const { passed, output } = await runTests(copy, env, test, title);
+    if (passed > 0 && output === '') continue;
+    failures.push(`fails without a mutant, or matches no test: ${test} ${title ?? ''}\n${output}`);
+  }
+  return failures;
 }
 
 /** @param {string} copy @param {NodeJS.ProcessEnv} env @param {Mutant} mutant */
-function tryMutant(copy, env, { file, from, to, test, title }) {
+async function tryMutant(copy, env, { file, from, to, test, title }) {
   const target = path.join(copy, file);
   const source = readFileSync(target, 'utf8');
   // Whatever the formatter makes of the place.
@@ -125,7 +128,7 @@ function tryMutant(copy, env, { file, from, to, test, title }) {
     target,
     source.replace(place, () => to),
   );
-  const { failed } = runTests(copy, env, test, title);
+  const { failed } = await runTests(copy, env, test, title);
   writeFileSync(target, source);
   return failed > 0 ? 'killed' : 'SURVIVED';
 }
@@ -136,22 +139,31 @@ function escape(text) {
 }
 
 /**
+ * Not spawnSync: the servers write their logs to this process, and stand still once nobody reads them.
  * @param {string} copy @param {NodeJS.ProcessEnv} env @param {string} test @param {string | undefined} title
- * @returns {{ passed: number, failed: number, output: string }} output: what went wrong, if anything
+ * @returns {Promise<{ passed: number, failed: number, output: string }>} output: what went wrong, if anything
  */
-function runTests(copy, env, test, title) {
+async function runTests(copy, env, test, title) {
   const file = path.join(copy, 'result.json');
   rmSync(file, { force: true });
   const flags = ['--maxWorkers', '1', '--silent', '--forceExit', '--json', '--outputFile', file];
   const named = title === undefined ? [] : ['-t', title];
-  const jest = spawnSync('npm', ['test', '--', test, ...named, ...flags], {
+  const jest = spawn('npm', ['test', '--', test, ...named, ...flags], {
     cwd: copy,
     env,
-    encoding: 'utf8',
-    timeout: LIMIT_MS,
-    killSignal: 'SIGTERM',
+    detached: true, // a group of its own, to be ended as a whole
+    stdio: ['ignore', 'ignore', 'pipe'],
   });
-  if (jest.error) return { passed: 0, failed: 1, output: `no end within ${LIMIT_MS} ms` };
+  let printed = '';
+  jest.stderr.on('data', (data) => (printed += String(data)));
+  let isLate = false;
+  const timer = setTimeout(() => {
+    isLate = true;
+    if (jest.pid) process.kill(-jest.pid, 'SIGKILL');
+  }, LIMIT_MS);
+  await once(jest, 'close');
+  clearTimeout(timer);
+  if (isLate) return { passed: 0, failed: 1, output: `no end within ${LIMIT_MS} ms` };
   try {
     /** @type {{ numPassedTests: number, numFailedTests: number, testResults: { message: string }[] }} */
     const result = JSON.parse(readFileSync(file, 'utf8'));
@@ -165,6 +177,6 @@ function runTests(copy, env, test, title) {
         .trim(),
     };
   } catch {
-    return { passed: 0, failed: 0, output: jest.stderr };
+    return { passed: 0, failed: 0, output: printed };
   }
 }

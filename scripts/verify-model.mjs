@@ -34,11 +34,14 @@ const chosen = all.filter((check) => words.every((word) => Object.values(check).
 const started = performance.now();
 let next = 0;
 let failed = 0;
+/** @type {Map<Check, string>} */
+const rows = new Map();
 await Promise.all(
   Array.from({ length: Math.min(4, os.availableParallelism()) }, async () => {
     for (let check; (check = chosen[next++]);) report(check, await run(check));
   }),
 );
+if (values.table) for (const check of chosen) console.log(rows.get(check));
 console.log(`${((performance.now() - started) / 1000).toFixed(0)} s`);
 console.log(`${chosen.length - failed} passed, ${failed} failed`);
 process.exitCode = failed > 0 ? 1 : 0;
@@ -48,11 +51,11 @@ function report(check, { answer, states, seconds }) {
   const right = answer === check.expect;
   if (!right) failed++;
   const { model, flags, says, expect } = check;
-  if (values.table) {
-    const count = states.toLocaleString('en').replaceAll(',', ' ');
-    console.log(`| ${says} | \`${flags || '-'}\` | ${answer} | ${count} | ${seconds.toFixed(1)} |`);
-    return;
-  }
+  const count = states.toLocaleString('en').replaceAll(',', ' ');
+  rows.set(
+    check,
+    `| ${model} | ${says} | \`${flags || 'none'}\` | ${answer} | ${count} | ${seconds.toFixed(1)} |`,
+  );
   const verdict = right ? 'ok  ' : 'FAIL';
   console.log(
     `${verdict} ${model.padEnd(10)} ${answer.padEnd(10)} ${String(states).padStart(9)} states ${seconds.toFixed(1).padStart(6)} s  ${says} (${flags})`,

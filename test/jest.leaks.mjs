@@ -16,6 +16,8 @@ function extra(before) {
 /** @type {string[]} */
 let before = [];
 beforeAll(() => {
+  // Node opens its output when it is first used; where that is a pipe, a warning in a test would look like a leak.
+  for (const output of [process.stdout, process.stderr]) output.write('');
   before = open();
 });
 

@@ -202,8 +202,8 @@ const storeFaults: Fault[] = [
     group: 'store',
     loses: true,
     async run(stage) {
-      for (let times = 6; times > 0; times--) {
-        await stage.redis.command('DEL', ...stage.random.shuffle(KEYS).slice(0, 4).map(leaseOf));
+      for (let times = 8; times > 0; times--) {
+        await stage.redis.command('DEL', ...KEYS.map(leaseOf));
         await wakeEverybody(stage);
         await hold(stage, 0.05, 0.25);
       }

@@ -259,9 +259,10 @@ export class Workload {
 
   private async inside(): Promise<AttemptNote> {
     const note = attempts.getStore()!;
+    const isFirstRun = !note.ran;
     note.ran = true;
     const { inside, insideSql } = note.pace;
-    if (inside > 0) {
+    if (inside > 0 && isFirstRun) {
       if (insideSql) await this.dataSource.query('SELECT pg_sleep($1)', [inside / 1000]);
       else await sleep(inside);
     }
