@@ -124,7 +124,9 @@ describe('activation', () => {
     await observer.write(other, () =>
       first.write(grant, async (manager) => {
         const [{ pid }] = await manager.query('SELECT pg_backend_pid() AS pid');
+        const started = performance.now();
         const refusal = await activate(second, successorOf(grant), 50).catch((error: unknown) => error);
+        expect(performance.now() - started).toBeLessThan(15_000);
         expect(refusal).toBeInstanceOf(StoreUnavailableError);
         expect(refusal).toMatchObject({ key: grant.key, store: 'database', cause: { code: '55P03' } });
         expect((refusal as Error).message).toContain(`backend ${pid} (activation-first, idle in transaction`);

@@ -142,6 +142,8 @@ describe('the transaction of a fenced write', () => {
       gate.open();
       await expect(late).rejects.toBeDefined();
       expect(await stored(grant)).toEqual([]);
+      // The connection went back without a transaction on it.
+      await second.activate(successorOf(grant));
       expect(first.checkedOut).toBe(0);
     });
 

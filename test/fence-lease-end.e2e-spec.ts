@@ -89,7 +89,7 @@ describe('a transaction of a lease', () => {
   });
 
   it('ends with it, and the successor need not wait for the body', async () => {
-    const { grant, authority, lost } = await lease();
+    const { grant, authority, lost } = await lease(600_000);
     const gate = new Gate();
     let late: unknown;
     const { outcome: write } = await owner.begin(authority, async (manager) => {
@@ -98,7 +98,7 @@ describe('a transaction of a lease', () => {
       late = await put(manager, grant.key).catch((error: unknown) => error);
       throw late as Error;
     });
-    const activation = successor.activate(successorOf(grant), 60_000);
+    const activation = successor.activate(successorOf(grant), 20_000);
     await waitsForLock(owner.dataSource, 'lease-end-successor');
     authority.end(lost);
     await activation;
@@ -109,14 +109,14 @@ describe('a transaction of a lease', () => {
   });
 
   it('ends with it also while a statement runs on and on', async () => {
-    const { grant, authority, lost } = await lease();
+    const { grant, authority, lost } = await lease(600_000);
     const { outcome: write } = await owner.begin(authority, async (manager) => {
       await put(manager, grant.key);
       await manager.query('SELECT pg_sleep(600)');
     });
     const running = `SELECT 1 FROM pg_stat_activity WHERE application_name = 'lease-end-owner' AND query LIKE '%600%'`;
     await eventually(async () => (await successor.dataSource.query<unknown[]>(running)).length > 0);
-    const activation = successor.activate(successorOf(grant), 60_000);
+    const activation = successor.activate(successorOf(grant), 20_000);
     await waitsForLock(owner.dataSource, 'lease-end-successor');
     authority.end(lost);
     await activation;
@@ -124,11 +124,11 @@ describe('a transaction of a lease', () => {
     expect(await stored(grant.key)).toBe(0);
   });
 
-  it('is not committed once it has ended', async () => {
+  it.each(['end', 'expire'] as const)('is not committed once it has ended (%s)', async (how) => {
     const { grant, authority, lost } = await lease();
     const write = owner.write(authority, async (manager) => {
       await put(manager, grant.key);
-      authority.end(lost);
+      authority[how](lost);
       return 'done';
     });
     await expect(write).rejects.toBe(lost);

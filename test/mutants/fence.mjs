@@ -227,13 +227,6 @@ export default [
     ...boundaries('Promise.all'),
   },
   {
-    invariant: 'a transaction inside that was left open is not taken for the commit',
-    file: transaction,
-    from: `if (this.runner.transactionDepth > 1) throw notAwaited('A transaction inside this fenced write');`,
-    to: ``,
-    ...boundaries('transaction inside that was not awaited'),
-  },
-  {
     invariant: 'all of it is undone where a transaction inside was left open',
     file: transaction,
     from: `this.runner.transactionDepth = Math.min(this.runner.transactionDepth, 1);`,

@@ -164,8 +164,13 @@ export class Authority implements WriteAuthority {
     return () => this.renewListeners.delete(listener);
   }
 
-  end(reason: Error): void {
+  /** The deadline passes, and no timer tells: the event loop was blocked. */
+  expire(reason: Error): void {
     this.reason = reason;
+  }
+
+  end(reason: Error): void {
+    this.expire(reason);
     [...this.endListeners].forEach((listener) => listener(reason));
   }
 

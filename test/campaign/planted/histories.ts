@@ -4,15 +4,20 @@ import { type Story, TTL } from './story.js';
 export interface Planted {
   /** What happens. */
   readonly name: string;
+  /** What the first rule must say about it. */
+  readonly says: string;
   /** The rules that must notice, the one that it is planted for first; no other may. */
   readonly breaks: readonly string[];
-  readonly chapter: (story: Story) => void;
+  readonly chapter?: (story: Story) => void;
+  /** The same, after everything else. */
+  readonly ending?: (story: Story) => void;
 }
 
 export const PLANTED: readonly Planted[] = [
   // ---------------------------------------------------------------------------------------------------------- writes
   {
     name: 'an older generation commits after a newer one',
+    says: 'an older generation wrote after a newer one',
     breaks: ['I1', 'I2', 'I3'],
     chapter(story) {
       const older = story.begin('w0', ['alpha']);
@@ -26,6 +31,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'two owners commit with one generation',
+    says: 'two owners wrote with one generation',
     breaks: ['I1', 'I7'],
     chapter(story) {
       const first = story.begin('w0', ['alpha'], { grant: { generation: 5_000 } });
@@ -38,6 +44,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'an older grant commits after a newer one was activated that never writes',
+    says: 'after a newer one had been activated',
     breaks: ['I2'],
     chapter(story) {
       const older = story.begin('w0', ['alpha']);
@@ -50,6 +57,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'somebody else commits between what a write has read and its commit',
+    says: 'somebody else wrote between',
     breaks: ['I3', 'I2', 'effects'],
     chapter(story) {
       const older = story.begin('w0', ['alpha']);
@@ -63,6 +71,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a write that was refused is there',
+    says: 'refused and is there',
     breaks: ['I4'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -72,6 +81,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'an unknown commit is never settled',
+    says: 'nobody ever learned',
     breaks: ['I4'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -82,6 +92,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a write of a call that has ended is accepted',
+    says: 'of a call that had ended',
     breaks: ['I4'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -91,6 +102,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'an operation takes effect twice',
+    says: 'took effect twice',
     breaks: ['I10'],
     chapter(story) {
       for (const who of ['w0', 'w1']) {
@@ -108,6 +120,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a sender is told another result than the one that was stored',
+    says: 'was told something else',
     breaks: ['I10'],
     chapter(story) {
       const told = story.begin('w0', ['beta']);
@@ -117,6 +130,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a sender of another payload is told that it was accepted',
+    says: 'was told something else',
     breaks: ['I10'],
     chapter(story) {
       let seq = 0;
@@ -128,17 +142,20 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a receipt without an effect',
+    says: 'has a receipt and no effect',
     breaks: ['I10'],
     chapter: (story) =>
       story.tamper(({ receipts }) => receipts.push({ id: 'op-9', seq: 1, generation: 100, owner: 'nobody' })),
   },
   {
     name: 'an effect without a receipt',
+    says: 'without its receipt',
     breaks: ['I10'],
     chapter: (story) => story.tamper(({ receipts }) => receipts.splice(0, 1)),
   },
   {
     name: 'an accepted write is lost',
+    says: 'an accepted write is lost',
     breaks: ['effects'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -148,6 +165,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a write is there twice',
+    says: 'a write is there twice',
     breaks: ['effects'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -157,6 +175,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'half of a transfer is there',
+    says: 'half of a write is there',
     breaks: ['effects'],
     chapter(story) {
       const told = story.begin('w0', ['alpha', 'beta']);
@@ -171,6 +190,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'an update is lost although nobody else was in between',
+    says: 'lost update',
     breaks: ['effects'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -182,6 +202,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a write is missing in the order of the commits',
+    says: 'is missing',
     breaks: ['effects'],
     chapter: (story) =>
       story.tamper(({ log }) => {
@@ -193,6 +214,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a write that nobody sent',
+    says: 'a write that nobody sent',
     breaks: ['effects'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -203,6 +225,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a transfer makes money',
+    says: 'the balances add up',
     breaks: ['effects'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -211,14 +234,36 @@ export const PLANTED: readonly Planted[] = [
     },
   },
   {
-    name: 'a value that no write has left',
+    name: 'an append that left nothing',
+    says: 'an append left 0 entries',
     breaks: ['effects'],
-    chapter: (story) =>
-      story.tamper(({ cells }) => cells.set('alpha', { ...cells.get('alpha')!, value: -1 })),
+    chapter(story) {
+      const told = story.begin('w0', ['alpha']);
+      story.write(told, { field: 'entry' });
+      story.end(told);
+      story.tamper(({ entries }) => entries.pop());
+    },
+  },
+  {
+    name: 'a key that counts more writes than there are',
+    says: 'counts',
+    breaks: ['effects'],
+    ending: (story) =>
+      story.tamper(({ cells }) => {
+        const cell = cells.get('alpha')!;
+        cells.set('alpha', { ...cell, seq: cell.seq + 1 });
+      }),
+  },
+  {
+    name: 'a value that no write has left',
+    says: 'its last write left',
+    breaks: ['effects'],
+    ending: (story) => story.tamper(({ cells }) => cells.set('alpha', { ...cells.get('alpha')!, value: -1 })),
   },
   // ---------------------------------------------------------------------------------------------------------- leases
   {
     name: 'the store obeys a stranger',
+    says: 'obeyed a stranger',
     breaks: ['I5'],
     chapter: (story) =>
       story.note('nemesis', {
@@ -231,6 +276,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a key is granted while somebody else holds it',
+    says: 'while somebody else held it',
     breaks: ['I5'],
     chapter(story) {
       const first = story.begin('w0', ['alpha']);
@@ -241,6 +287,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a held lease is gone although nobody released it',
+    says: 'nobody had released it',
     breaks: ['I5'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -251,6 +298,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'acquiring again gives another generation',
+    says: 'again gave another answer',
     breaks: ['I6'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -261,6 +309,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'acquiring again is refused as busy',
+    says: 'again gave another answer',
     breaks: ['I6'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -271,6 +320,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'activating again is refused without a newer grant',
+    says: 'again was refused',
     breaks: ['I6'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -281,6 +331,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'one owner commits with two generations',
+    says: 'with two generations',
     breaks: ['I6', 'I3'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -291,6 +342,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a lease is renewed after its call has ended',
+    says: 'after its call had ended',
     breaks: ['I8'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -302,12 +354,14 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a lease without an end',
+    says: 'does not expire in time',
     breaks: ['I8'],
     chapter: (story) =>
       story.note('nemesis', { e: 'probe', key: 'alpha', owner: 'owner-x', generation: 100, remainingMs: -1 }),
   },
   {
     name: 'a dead worker still holds its key',
+    says: 'a dead worker still holds',
     breaks: ['I8'],
     chapter(story) {
       story.note('w2.1', {
@@ -325,6 +379,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a caller waits far beyond its time',
+    says: 'a call waited',
     breaks: ['I9'],
     chapter(story) {
       story.note('w0', { e: 'call', call: 'w0-waits', kind: 'modify', keys: ['alpha'], waitMs: 3_000 });
@@ -337,11 +392,13 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a worker gets nothing although there are no more faults',
+    says: 'never got',
     breaks: ['I9'],
     chapter: (story) => story.note('w2', { e: 'ready' }),
   },
   {
     name: 'two owners activate one generation',
+    says: 'two owners activated',
     breaks: ['I7'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -351,6 +408,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'the present holder is refused as stale',
+    says: 'a holder was refused',
     breaks: ['I7'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);
@@ -361,6 +419,7 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a key stays unwritten long after a fault',
+    says: 'was not written for',
     breaks: ['recovery'],
     chapter(story) {
       story.fault('Redis frozen', { recovered: false });
@@ -370,16 +429,19 @@ export const PLANTED: readonly Planted[] = [
   },
   {
     name: 'a promise is rejected and nobody catches it',
+    says: 'unhandled',
     breaks: ['robustness'],
     chapter: (story) => story.note('w0', { e: 'crash', error: 'unhandled: Error: renewal failed' }),
   },
   {
     name: 'a worker ends by itself',
+    says: 'a worker ended',
     breaks: ['robustness'],
     chapter: (story) => story.note('nemesis', { e: 'exit', worker: 'w0.1', expected: false, how: '1' }),
   },
   {
     name: 'an error that is neither of the package nor of the database',
+    says: 'of no known kind',
     breaks: ['robustness'],
     chapter(story) {
       const told = story.begin('w0', ['alpha']);

@@ -166,9 +166,14 @@ export class Story {
 
   /** For what no writer could do: changes the tables themselves. */
   tamper(
-    change: (tables: { log: LogRow[]; cells: Map<string, CellRow>; receipts: ReceiptRow[] }) => void,
+    change: (tables: {
+      log: LogRow[];
+      cells: Map<string, CellRow>;
+      entries: string[];
+      receipts: ReceiptRow[];
+    }) => void,
   ): void {
-    change({ log: this.log, cells: this.cells, receipts: this.receipts });
+    change({ log: this.log, cells: this.cells, entries: this.entries, receipts: this.receipts });
   }
 
   private commit(
@@ -207,7 +212,7 @@ export class Story {
 }
 
 /** Two workers, all kinds of work, a fault, and a calm end: nothing in it is wrong. */
-export function trueStory(chapter: (story: Story) => void = () => undefined): Story {
+export function trueStory(chapter?: (story: Story) => void, ending?: (story: Story) => void): Story {
   const story = new Story();
   for (const who of ['w0', 'w1']) story.note(who, { e: 'ready' });
   story.everyKey('w0');
@@ -241,11 +246,12 @@ export function trueStory(chapter: (story: Story) => void = () => undefined): St
   story.end(next);
   story.end(late, 'STALE_GENERATION');
   story.fault('Redis flushed', { loses: true });
-  chapter(story);
+  chapter?.(story);
   story.note('nemesis', { e: 'calm' });
   for (const who of ['w0', 'w1']) {
     story.everyKey(who, 'last');
     story.note('nemesis', { e: 'exit', worker: who, expected: true, how: '0' });
   }
+  ending?.(story);
   return story;
 }
