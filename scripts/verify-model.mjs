@@ -84,7 +84,7 @@ async function run({ model, flags, expect }) {
     if (!existsSync(path.join(folder, 'pan')))
       return { answer: `does not compile: ${generated}${built}`, states: 0, seconds: 0 };
     const began = performance.now();
-    const size = expect === 'holds' ? '-w24' : '-w18';
+    const size = expect === 'holds' ? '-w25' : '-w18';
     const searched = await output(folder, './pan', [
       '-m300000',
       size,

@@ -136,6 +136,9 @@ describe('R4: where replication is configured', () => {
         entities: [Observed],
       } as Partial<DataSourceOptions>,
     });
+    await bare.dataSource.query(
+      'CREATE TABLE IF NOT EXISTS observed (id text PRIMARY KEY, text text NOT NULL)',
+    );
     await bare.dataSource.query('TRUNCATE observed');
     const repository = bare.dataSource.getRepository(Observed);
     await expect(repository.find()).rejects.toMatchObject({ driverError: { code: '42P01' } });

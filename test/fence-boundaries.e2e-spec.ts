@@ -143,7 +143,7 @@ describe('the transaction of a fenced write', () => {
       await expect(late).rejects.toBeDefined();
       expect(await stored(grant)).toEqual([]);
       // The connection went back without a transaction on it.
-      await second.activate(successorOf(grant));
+      await second.activate(successorOf(grant), 3_000);
       expect(first.checkedOut).toBe(0);
     });
 
