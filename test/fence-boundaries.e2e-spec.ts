@@ -90,10 +90,12 @@ describe('the transaction of a fenced write', () => {
           if (runs === 1) await waitsForLock(observer.dataSource, 'boundaries-second');
           await touch(manager, rows[1]!, `run ${runs}`);
         },
-        { retries: 1 },
+        // The second run may be at the row before the other has got it, and then they meet again.
+        { retries: 20 },
       );
       await other;
-      expect([runs, await stored(rows[0]!), await stored(rows[1]!)]).toEqual([2, ['run 2'], ['run 2']]);
+      expect(runs).toBeGreaterThan(1);
+      expect([await stored(rows[0]!), await stored(rows[1]!)]).toEqual([[`run ${runs}`], [`run ${runs}`]]);
     });
   });
 

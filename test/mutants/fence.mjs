@@ -34,6 +34,13 @@ const orm = (title) => ({ test: 'database-typeorm', title });
 
 /** @type {import('../../scripts/mutants.mjs').Mutant[]} */
 export default [
+  {
+    invariant: 'I3, I4: nothing is written after a commit of unknown outcome under the same grant',
+    file: 'libs/fencing/src/core/fenced-writes.ts',
+    from: `for (const lease of leases) lease.lose('unsettled');`,
+    to: `void leases;`,
+    test: 'core/fenced-writes',
+  },
   // ------------------------------------------------------------------------------------------------------- activation
   {
     invariant: 'the fence never goes down',

@@ -123,8 +123,11 @@ export class LeaseLostError extends FencingError {
   constructor(
     key: string,
     readonly generation: number,
-    /** Why: the local deadline passed, the store named another owner, or the database has a newer generation. */
-    readonly reason: 'expired' | 'superseded' | 'drained',
+    /**
+     * Why: the local deadline passed; the store or the database named another owner; the application stopped; or the outcome of
+     * one of its writes is unknown.
+     */
+    readonly reason: 'expired' | 'superseded' | 'drained' | 'unsettled',
     /** Fenced writes of this lease that the database had accepted before. They stand. */
     readonly acceptedWrites = 0,
     outcome: { result?: unknown; bodyError?: unknown } = {},
@@ -143,6 +146,7 @@ const REASONS = {
   expired: 'it was not renewed in time (the process or the lease store was paused, cut off or too slow)',
   superseded: 'the lease store no longer knows this owner',
   drained: 'the application stopped before the method ended',
+  unsettled: 'the outcome of one of its commits is unknown, and a later write could overwrite it',
 } as const;
 
 /** *stale*: the database refused the write, because its fence no longer names this grant. Nothing of the write remains. */

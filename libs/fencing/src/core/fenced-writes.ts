@@ -1,5 +1,11 @@
 import { currentFrame } from './context.js';
-import { FencingConfigError, type FencingError, NoLeaseError, StaleGenerationError } from './errors.js';
+import {
+  CommitUnknownError,
+  FencingConfigError,
+  type FencingError,
+  NoLeaseError,
+  StaleGenerationError,
+} from './errors.js';
 import type { Fence, IsolationLevel, OperationRequest, WriteAuthority } from './fence.js';
 import type { HeldLease } from './lease.js';
 import type { LeaseKeeper } from './lease-keeper.js';
@@ -52,6 +58,9 @@ export class FencedWrites {
     } catch (error) {
       // The database has seen a newer owner: no renewal can bring the lease back.
       if (error instanceof StaleGenerationError) leases.find(({ key }) => key === error.key)?.lose(error);
+      // The lost backend may still commit, and its share lock does not keep out its own owner: only the activation of a new
+      // grant waits for it. What this call would write next could overwrite a commit that it has not seen.
+      if (error instanceof CommitUnknownError) for (const lease of leases) lease.lose('unsettled');
       throw error;
     }
   }

@@ -3,6 +3,7 @@ import { Acquirer, type Call, type Granted, shuttingDown } from './acquirer.js';
 import type { Clock } from './clock.js';
 import { currentFrame, runInFrame } from './context.js';
 import {
+  CommitUnknownError,
   FencingError,
   LeaseBusyError,
   LeaseLostError,
@@ -382,6 +383,7 @@ export class LeaseKeeper implements LeaseHost {
     const { bodyError } = outcome;
     // The body let the refusal through: it says it all.
     if (bodyError === reason) return reason;
+    if (bodyError instanceof CommitUnknownError) return bodyError;
     if (bodyError instanceof FencingError && bodyError.key === lease.key && bodyError.code === reason.code)
       return bodyError;
     if (reason instanceof LeaseUncertainError)
