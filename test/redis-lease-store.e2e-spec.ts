@@ -80,6 +80,32 @@ describe.each(CLIENTS)('leases in Redis over ioredis %s', (_, connect) => {
     expect(await expiries()).toBeGreaterThan(0);
   });
 
+  it('a process that waits is not forgotten by hand-overs inside another process', async () => {
+    await granted('a');
+    await acquire('theirs', { waiter: { id: 'theirs', forMs: 60_000 } });
+    for (const [owner, next] of [
+      ['a', 'b'],
+      ['b', 'c'],
+    ] as const) {
+      const successor = { owner: next, ttlMs: 10_000, waiterId: 'mine', forMs: 60_000, mayOvertake: true };
+      expect((await store.release({ key, owner, successor })).successor).toHaveProperty('generation');
+    }
+    await store.release({ key, owner: 'c' });
+    expect(await redis.get(names().lease)).toBe('> theirs');
+  });
+
+  it('a process that gets its key leaves the line, however the key became free', async () => {
+    const waiter = { id: 'mine', forMs: 60_000 };
+    await granted('a');
+    await acquire('b', { waiter });
+    expect(await redis.lrange(names().waiters, 0, -1)).toEqual(['mine']);
+    // As an expiry frees it: nobody is woken.
+    await redis.del(names().lease);
+    await granted('b', { waiter });
+    expect(await redis.exists(names().waiters)).toBe(0);
+    expect(await redis.get(names().lease)).toMatch(/^b \d+$/);
+  });
+
   it('keeps the expiry of a lease within the ttl asked for', async () => {
     await granted('a', { ttlMs: 1_500 });
     const left = await redis.pttl(names().lease);
@@ -240,6 +266,24 @@ describe('a Redis of its own', () => {
     }
     await eventually(async () => (await redis!.dbsize()) <= 64, { timeoutMs: 30_000 });
     expect((await redis!.keys('*')).every((name) => name.endsWith(':generation'))).toBe(true);
+  });
+
+  it('takes and releases a key that nobody waits for by six commands and a look at the clock', async () => {
+    const store = await start();
+    await take(store, 'warm', 'up', 60_000);
+    const commands = async () => {
+      const calls = [...(await redis!.info('commandstats')).matchAll(/^cmdstat_(\w+):calls=(\d+)/gm)];
+      return Object.fromEntries(calls.map(([, name, count]) => [name, Number(count)]));
+    };
+    await redis!.config('RESETSTAT');
+    for (let i = 0; i < 10; i++) {
+      const waiter = { id: 'mine', forMs: 60_000 };
+      await store.acquire({ key: 'key', owner: `owner ${i}`, ttlMs: 10_000, floor: 0, waiter });
+      await store.release({ key: 'key', owner: `owner ${i}` });
+    }
+    expect(await commands()).toMatchObject({ evalsha: 20, get: 30, set: 20, time: 10, del: 10 });
+    for (const name of ['lrem', 'lpop', 'exists', 'publish'])
+      expect(await commands()).not.toHaveProperty(name);
   });
 
   it.each(['allkeys-lru', 'volatile-ttl', 'allkeys-random', 'volatile-lru'])(

@@ -31,7 +31,19 @@ export function findRedisServer() {
  * @param {string[]} [options.args] settings, e.g. ['--maxmemory', '10mb']
  * @param {string} [options.config] a configuration file, instead of our settings and in front of `args`
  */
-export async function startRedis({ port, dir, args = [], config } = {}) {
+export async function startRedis(options = {}) {
+  for (let tries = 1; ; tries++) {
+    try {
+      return await startRedisOnce(options);
+    } catch (error) {
+      // Somebody else took the port meanwhile (or that of a cluster's bus, 10 000 above).
+      if (options.port || tries === 5 || !/Address already in use/.test(String(error))) throw error;
+    }
+  }
+}
+
+/** @param {NonNullable<Parameters<typeof startRedis>[0]>} options */
+async function startRedisOnce({ port, dir, args = [], config }) {
   const command = findRedisServer();
   if (!command) throw new Error(REDIS_HELP);
   const folder = dir ?? temporaryFolder('redis');

@@ -22,8 +22,10 @@ export default [
   {
     invariant: 'I5: release compares the owner',
     file: scripts,
-    from: `if not holds(redis.call('GET', lease), owner) then return {0} end`,
-    to: `if not redis.call('GET', lease) then return {0} end`,
+    from: `if not holds(held, owner) then return {0} end
+  local waited`,
+    to: `if not held then return {0} end
+  local waited`,
     ...redis('I5: release'),
   },
   {
@@ -43,8 +45,10 @@ export default [
   {
     invariant: 'I6: an acquisition that is sent again is no second one',
     file: scripts,
-    from: `if holds(held, owner) then`,
-    to: `if false then`,
+    from: `if not holds(held, owner) then
+      local remaining`,
+    to: `if true then
+      local remaining`,
     ...redis('I6: answers a repeated acquisition'),
   },
   {
@@ -64,15 +68,15 @@ export default [
   {
     invariant: 'I7: the clock carries generations over the loss of the counter',
     file: scripts,
-    from: `time[1] * 1000000 + time[2], floor`,
-    to: `floor`,
+    from: `math.max(last + 1, clock(), floor + 1)`,
+    to: `math.max(last + 1, floor + 1)`,
     ...redis('after the counter was lost'),
   },
   {
     invariant: 'generations are above the floor',
     file: scripts,
-    from: `time[2], floor + 1)`,
-    to: `time[2])`,
+    from: `clock(), floor + 1)`,
+    to: `clock())`,
     ...redis('issues above the floor'),
   },
   {
@@ -85,57 +89,92 @@ export default [
   {
     invariant: 'generations are written as digits, exactly',
     file: scripts,
-    from: `string.format('%d', generation)`,
+    from: `format('%d', generation)`,
     to: `tostring(generation)`,
     ...redis('clock in microseconds'),
   },
   {
     invariant: 'every grant expires (field report 39)',
     file: scripts,
-    from: `redis.pcall('SET', lease, owner .. ' ' .. generation, 'PX', ttl)`,
-    to: `redis.pcall('SET', lease, owner .. ' ' .. generation)`,
+    from: `attempt('SET', lease, owner .. ' ' .. text .. mark, 'PX', ttl)`,
+    to: `attempt('SET', lease, owner .. ' ' .. text .. mark)`,
     ...redis('without expiry'),
   },
   {
     invariant: 'I11: the list of waiters expires',
     file: scripts,
-    from: `redis.call('PEXPIRE', waiters, forMs)`,
-    to: `redis.call('PTTL', waiters)`,
+    from: `call('PEXPIRE', waiters, forMs)`,
+    to: `call('PTTL', waiters)`,
     ...redis('without expiry'),
   },
   {
     invariant: 'I9: a hand-over is refused in favour of another process',
     file: scripts,
-    from: `if mayOvertake == '0' and serveWaiter(`,
-    to: `if successor == '' and serveWaiter(`,
+    from: `if mark ~= '' and mayOvertake == '0' then`,
+    to: `if successor == '' then`,
     ...redis('refuses the hand-over'),
   },
   {
     invariant: 'I9: what was kept for a waiter that withdraws goes to the next',
     file: scripts,
-    from: `if not serveWaiter(lease, waiters, channel, waiter, reservedMs, key) then redis.call('DEL', lease) end`,
-    to: `redis.call('DEL', lease)`,
+    from: `== '> ' .. waiter and not serveWaiter(lease, counter, waiters) then`,
+    to: `== '> ' .. waiter then`,
     ...redis('passes what was kept'),
   },
   {
     invariant: 'a freed key is kept for the one that was woken',
     file: scripts,
-    from: `if redis.pcall('SET', lease, '> ' .. waiter, 'PX', reservedMs).err then redis.call('DEL', lease) end`,
-    to: `redis.call('DEL', lease)`,
+    from: `if attempt('SET', lease, '> ' .. waiter, 'PX', RESERVED_MS).err then call('DEL', lease) end`,
+    to: `call('DEL', lease)`,
     ...redis('serves waiting processes first come'),
+  },
+  {
+    invariant: 'I9: a process that waits leaves its mark on the lease',
+    file: scripts,
+    from: `if remaining > 0 and string.find(`,
+    to: `if remaining < 0 and string.find(`,
+    ...redis('serves waiting processes first come'),
+  },
+  {
+    invariant: 'I9: the mark goes on to whom a freed key was kept for',
+    file: scripts,
+    from: `if call('EXISTS', waiters) == 1 then mark = ' w' end`,
+    to: ``,
+    ...redis('serves waiting processes first come'),
+  },
+  {
+    invariant: 'I9: the mark goes on with a hand-over inside a process',
+    file: scripts,
+    from: `grant(lease, counter, successor, ttl, 0, mark)`,
+    to: `grant(lease, counter, successor, ttl, 0, '')`,
+    ...redis('is not forgotten by hand-overs'),
+  },
+  {
+    invariant: 'a process that got its key leaves the line, however the key became free',
+    file: scripts,
+    from: `elseif held or inLine == '1' then`,
+    to: `elseif held then`,
+    ...redis('leaves the line'),
+  },
+  {
+    invariant: 'a process that may be in line says so',
+    file: redisStore,
+    from: `if (place !== undefined) this.inLine.add(place);`,
+    to: ``,
+    ...redis('leaves the line'),
   },
   {
     invariant: 'waiters are told whose turn it is',
     file: scripts,
-    from: `redis.call('PUBLISH', channel, waiter .. ' ' .. reservedMs .. ' ' .. key)`,
+    from: `wake(lease, counter, waiter, RESERVED_MS)`,
     to: ``,
     ...redis('tells the waiting process'),
   },
   {
     invariant: 'a step that fails does not fail those that share its request',
     file: scripts,
-    from: `local done, answer = pcall(step, ...)`,
-    to: `local done, answer = true, step(...)`,
+    from: `done, answer = pcall(steps[name], KEYS[k]`,
+    to: `done, answer = true, steps[name](KEYS[k]`,
     ...redis('fails a step alone'),
   },
   // ------------------------------------------------------------------------------------------------------- the Redis store
@@ -149,8 +188,8 @@ export default [
   {
     invariant: 'keys of a bucket share a slot',
     file: redisStore,
-    from: '`${bucket}:waiters:${key}`',
-    to: '`${this.options.prefix}:waiters:${key}`',
+    from: 'waiters: `${name}:waiters:`',
+    to: 'waiters: `${options.prefix}:waiters:`',
     ...redis('one slot of a cluster'),
   },
   {
@@ -274,8 +313,8 @@ export default [
   {
     invariant: 'a grant is activated before its body runs (I2, I3)',
     file: keeper,
-    from: `if (!this.fence || call.options.activate !== 'start') return true;`,
-    to: `if (this.settings) return true;`,
+    from: `return this.fence !== undefined && options.activate === 'start';`,
+    to: `return this.fence !== undefined && options.activate !== 'start';`,
     ...faults('is activated before its body begins'),
   },
   {
@@ -288,15 +327,15 @@ export default [
   {
     invariant: 'a body never begins with less than half of the ttl (field report 38)',
     file: keeper,
-    from: `return lease.remainingMs() >= enough;`,
-    to: `return true;`,
+    from: `(hasEnoughLeft(lease) || (await this.renewToStart(lease)))`,
+    to: `true`,
     ...faults('comes too late|slow activation|lost during the activation'),
   },
   {
     invariant: 'a grant that comes late is renewed first',
     file: keeper,
-    from: `if (lease.remainingMs() < enough && !lease.ended())`,
-    to: `if (enough < 0)`,
+    from: `if (!lease.ended()) await this.confirm(lease).catch(() => undefined);`,
+    to: ``,
     ...faults('is renewed first'),
   },
   {

@@ -365,8 +365,8 @@ export default [
   {
     invariant: 'a key is never without an expiry',
     file: 'libs/fencing/src/redis/scripts.ts',
-    from: `redis.pcall('SET', lease, owner .. ' ' .. generation, 'PX', ttl)`,
-    to: `redis.pcall('SET', lease, owner .. ' ' .. generation)`,
+    from: `attempt('SET', lease, owner .. ' ' .. text .. mark, 'PX', ttl)`,
+    to: `attempt('SET', lease, owner .. ' ' .. text .. mark)`,
     test: 'nest-time-units',
     title: 'without an expiry',
   },

@@ -90,21 +90,29 @@ export class LeaseKeeper implements LeaseHost {
     );
     for (const lease of joined) lease.assertHeld();
     const free = joined.length > 0 ? keys.filter((key) => !joined.some((lease) => lease.key === key)) : keys;
-    const taken = await this.takeAll(free, options, extra.signal);
-    if (!taken) return undefined;
+    let taken: HeldLease[];
+    try {
+      taken =
+        free.length === 1
+          ? [await this.take(free[0]!, options, extra.signal)]
+          : await this.takeAll(free, options, extra.signal);
+    } catch (error) {
+      if (error instanceof LeaseBusyError && options.onBusy === 'skip') return undefined;
+      throw error;
+    }
 
-    const all = [...joined, ...taken];
+    const all = joined.length > 0 ? [...joined, ...taken] : taken;
     const leases = keys.length === 1 ? all : keys.map((key) => all.find((lease) => lease.key === key)!);
-    // Innermost last, and of several keys the first one: it is what `current()` means.
-    const around = outer.leases.filter((lease) => !lease.isOver && !leases.includes(lease));
-    const frame = { ...outer, leases: [...around, ...new Set([...leases].reverse())] };
+    const frame = { ...outer, leases: innermostLast(outer.leases, leases) };
     let result: T;
     try {
-      result = await runInFrame(frame, () => body(leases));
+      const outcome = runInFrame(frame, () => body(leases));
+      result = isPromiseLike(outcome) ? await outcome : outcome;
     } catch (error) {
       throw this.finishAll(taken, { bodyError: error }) ?? error;
     }
-    const streamed = taken.length > 0 ? runInFrame(frame, () => extra.stream?.(result, taken)) : undefined;
+    const streamed =
+      extra.stream && taken.length > 0 ? runInFrame(frame, () => extra.stream!(result, taken)) : undefined;
     if (streamed) {
       void streamed.ended.then(() => this.finishAll(taken, {}));
       return streamed.result;
@@ -118,8 +126,8 @@ export class LeaseKeeper implements LeaseHost {
   async take(
     key: string,
     options: ResolvedLeaseOptions,
-    until = this.clock.now() + options.waitMs,
     signal?: AbortSignal,
+    until = this.clock.now() + options.waitMs,
   ): Promise<HeldLease> {
     // Work that is being drained may still take the leases that it needs to end.
     const draining = currentFrame().leases.some((lease) => !lease.ended());
@@ -139,7 +147,12 @@ export class LeaseKeeper implements LeaseHost {
       if (options.waitMs === 0) throw new LeaseBusyError(key, 0, this.lines.freeInMs(key));
       turn = await this.lines.wait({ ...call, ttlMs: options.ttlMs });
     }
-    return this.takeAsHead(call, turn);
+    for (;;) {
+      const lease = await this.takeAsHead(call, turn);
+      if (lease) return lease;
+      call.owner = randomUUID();
+      turn = { sentAt: this.clock.now() };
+    }
   }
 
   /** Ends a lease: releases it, and lets the next in line have its turn. */
@@ -234,61 +247,62 @@ export class LeaseKeeper implements LeaseHost {
 
   // ---------------------------------------------------------------------------------------------------------- taking
 
-  /** All or none, in sorted order; `undefined` where the method is to be skipped. */
+  /** All or none, in sorted order. */
   private async takeAll(
     keys: readonly string[],
     options: ResolvedLeaseOptions,
     signal?: AbortSignal,
-  ): Promise<HeldLease[] | undefined> {
-    const sorted = keys.length > 1 ? [...new Set(keys)].sort() : keys;
+  ): Promise<HeldLease[]> {
+    const sorted = [...new Set(keys)].sort();
     const until = this.clock.now() + options.waitMs;
     for (;;) {
       const taken: HeldLease[] = [];
       try {
-        for (const key of sorted) taken.push(await this.take(key, options, until, signal));
+        for (const key of sorted) taken.push(await this.take(key, options, signal, until));
         // The wait for the later keys may have used up what was left of the earlier ones.
         if (taken.length < 2 || (await this.allHaveEnoughLeft(taken))) return taken;
         if (this.clock.now() >= until) throw tooLate(sorted[0]!);
       } catch (error) {
         for (const lease of taken) lease.finish();
-        if (error instanceof LeaseBusyError && options.onBusy === 'skip') return undefined;
         throw error;
       }
       for (const lease of taken) lease.finish();
     }
   }
 
-  /** The head of a line: gets a grant, activates it, and makes sure that enough of it is left. */
-  private async takeAsHead(call: Call, turn: Turn): Promise<HeldLease> {
-    for (;;) {
-      let lease: HeldLease;
-      try {
-        const { grant, sentAt } = turn;
-        lease = this.hold(call, grant ? { ...grant, sentAt } : await this.acquirer.acquire(call, turn));
-      } catch (error) {
-        this.passOn(call.key);
-        throw error;
-      }
-      try {
+  /** The head of a line: gets a grant, activates it, and makes sure that enough of it is left; otherwise gives it back. */
+  private async takeAsHead(call: Call, { grant, sentAt, waitMs }: Turn): Promise<HeldLease | undefined> {
+    let lease: HeldLease;
+    try {
+      lease = this.hold(
+        call,
+        grant ? { ...grant, sentAt } : await this.acquirer.acquire(call, { sentAt, waitMs }),
+      );
+    } catch (error) {
+      this.passOn(call.key);
+      throw error;
+    }
+    try {
+      this.acquirer.assertMayTake(call);
+      if (
+        (!this.mustActivate(call) || (await this.activate(lease, call))) &&
+        (hasEnoughLeft(lease) || (await this.renewToStart(lease)))
+      ) {
         this.acquirer.assertMayTake(call);
-        if ((await this.activate(lease, call)) && (await this.hasEnoughLeft(lease))) {
-          this.acquirer.assertMayTake(call);
-          lease.started = true;
-          return lease;
-        }
-        if (this.clock.now() >= call.until) throw tooLate(call.key);
-        lease.finish();
-      } catch (error) {
-        if (this.held.has(lease)) {
-          lease.started = true;
-          lease.finish();
-        } else {
-          this.passOn(call.key);
-        }
-        throw error;
+        lease.started = true;
+        return lease;
       }
-      call.owner = randomUUID();
-      turn = { sentAt: this.clock.now() };
+      if (this.clock.now() >= call.until) throw tooLate(call.key);
+      lease.finish();
+      return undefined;
+    } catch (error) {
+      if (this.held.has(lease)) {
+        lease.started = true;
+        lease.finish();
+      } else {
+        this.passOn(call.key);
+      }
+      throw error;
     }
   }
 
@@ -300,9 +314,12 @@ export class LeaseKeeper implements LeaseHost {
     return lease;
   }
 
+  private mustActivate({ options }: Call): boolean {
+    return this.fence !== undefined && options.activate === 'start';
+  }
+
   /** `false`: the grant went to somebody else meanwhile. */
   private async activate(lease: HeldLease, call: Call): Promise<boolean> {
-    if (!this.fence || call.options.activate !== 'start') return true;
     for (let tries = 0; tries < MOST_ACTIVATIONS; tries++) {
       const waitMs = Math.max(call.until - this.clock.now(), this.settings.storeTimeoutMs);
       const answer = await unlessAborted(
@@ -343,16 +360,15 @@ export class LeaseKeeper implements LeaseHost {
     return answer;
   }
 
-  /** A body must not start on the last breath of a grant: it is renewed first, or given back. */
-  private async hasEnoughLeft(lease: HeldLease): Promise<boolean> {
-    const enough = lease.options.ttlMs / 2;
-    if (lease.remainingMs() < enough && !lease.ended()) await this.confirm(lease).catch(() => undefined);
-    return lease.remainingMs() >= enough;
+  /** A body must not start on the last breath of a grant: it is renewed first. `false`: it is to be given back. */
+  private async renewToStart(lease: HeldLease): Promise<boolean> {
+    if (!lease.ended()) await this.confirm(lease).catch(() => undefined);
+    return hasEnoughLeft(lease);
   }
 
   private async allHaveEnoughLeft(leases: readonly HeldLease[]): Promise<boolean> {
-    for (const lease of leases) await this.hasEnoughLeft(lease);
-    return leases.every((lease) => lease.remainingMs() >= lease.options.ttlMs / 2);
+    for (const lease of leases) if (!hasEnoughLeft(lease)) await this.renewToStart(lease);
+    return leases.every(hasEnoughLeft);
   }
 
   private claim(of: { key: string; owner: string; options: ResolvedLeaseOptions }) {
@@ -432,6 +448,21 @@ export class LeaseKeeper implements LeaseHost {
     // Nobody is left to use the place that the store keeps for this process.
     if (turn.waitMs !== undefined) this.client.withdraw(key, this.acquirer.waiterId);
   }
+}
+
+function hasEnoughLeft(lease: HeldLease): boolean {
+  return lease.remainingMs() >= lease.options.ttlMs / 2;
+}
+
+/** Innermost last, and of several keys the first one: it is what `current()` means. */
+function innermostLast(outer: readonly HeldLease[], leases: readonly HeldLease[]): readonly HeldLease[] {
+  if (outer.length === 0 && leases.length === 1) return leases;
+  const around = outer.filter((lease) => !lease.isOver && !leases.includes(lease));
+  return [...around, ...new Set([...leases].reverse())];
+}
+
+function isPromiseLike<T>(value: T | PromiseLike<T>): value is PromiseLike<T> {
+  return typeof (value as PromiseLike<T> | null | undefined)?.then === 'function';
 }
 
 function tooLate(key: string): StoreUnavailableError {

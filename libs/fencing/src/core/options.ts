@@ -81,15 +81,23 @@ export function resolveLeaseOptions(
   where: string,
   options: LeaseOptions = {},
   base: ResolvedLeaseOptions = DEFAULTS,
+  allowed: readonly string[] = LEASE_OPTION_NAMES,
 ): ResolvedLeaseOptions {
-  checkNames(where, options, LEASE_OPTION_NAMES);
-  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
-  for (const [name, value] of Object.entries(given)) CHECKS[name as keyof LeaseOptions](where, value);
-  return Object.freeze({ ...base, ...given });
+  checkNames(where, options, allowed);
+  const resolved: Record<string, unknown> = { ...base };
+  for (const name of LEASE_OPTION_NAMES) {
+    const value = options[name as keyof LeaseOptions];
+    if (value === undefined) continue;
+    CHECKS[name as keyof LeaseOptions](where, value);
+    resolved[name] = value;
+  }
+  return Object.freeze(resolved) as ResolvedLeaseOptions;
 }
 
 /** The names of all lease options. */
 export const LEASE_OPTION_NAMES: readonly string[] = Object.keys(CHECKS);
+/** Those of a call of `FencingService`. */
+export const LEASE_CALL_OPTION_NAMES: readonly string[] = [...LEASE_OPTION_NAMES, 'signal'];
 
 /** @throws FencingConfigError where `options` is no object or has a name that is not among `allowed` */
 export function checkNames(where: string, options: unknown, allowed: readonly string[]): void {

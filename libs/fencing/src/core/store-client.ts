@@ -2,6 +2,7 @@ import type { Clock } from './clock.js';
 import { StoreUnavailableError } from './errors.js';
 import type { LeaseStore, ReleaseAnswer, ReleaseRequest } from './lease-store.js';
 import type { FencingLogger } from './logger.js';
+import { Timeouts } from './timeouts.js';
 import { backoff, sleep, within } from './timing.js';
 
 export interface StoreClientOptions {
@@ -23,9 +24,11 @@ export class StoreClient {
   private openReleases = 0;
   private stopping = false;
   private onReleased: (() => void) | undefined;
+  private readonly timeouts: Timeouts;
 
   constructor(private readonly options: StoreClientOptions) {
     this.clock = options.clock;
+    this.timeouts = new Timeouts(options.clock, options.storeTimeoutMs, unanswered);
   }
 
   get store(): LeaseStore {
@@ -36,7 +39,9 @@ export class StoreClient {
   ask<T>(work: Promise<T>, until = 0): Promise<T> {
     const { storeTimeoutMs } = this.options;
     const left = until - this.clock.now();
-    const bound = left > 0 ? Math.max(SHORTEST_BOUND_MS, Math.min(left, storeTimeoutMs)) : storeTimeoutMs;
+    if (left <= 0 || left >= storeTimeoutMs)
+      return new Promise((resolve, reject) => this.timeouts.bound(work, resolve, reject));
+    const bound = Math.max(SHORTEST_BOUND_MS, left);
     return within(this.clock, bound, work, () => unanswered(bound));
   }
 
@@ -50,7 +55,8 @@ export class StoreClient {
     answered?: (answer: ReleaseAnswer | undefined) => void,
   ): void {
     this.openReleases += 1;
-    this.ask(this.store.release(request)).then(
+    this.timeouts.bound(
+      this.store.release(request),
       (answer) => {
         this.released();
         answered?.(answer);

@@ -121,6 +121,11 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     await this.parts?.fence?.close();
   }
 
+  /** What runs, once it does: a call need not wait for what is there. */
+  get running(): Parts | undefined {
+    return this.parts;
+  }
+
   /** Runs a method under its leases. */
   async leased(
     definition: LeasedDefinition,
@@ -151,8 +156,9 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     return this.starting;
   }
 
-  resolveOptions(where: string, options: LeaseOptions): ResolvedLeaseOptions {
-    return resolveLeaseOptions(where, options, this.defaults);
+  /** @throws FencingConfigError, also for a name that is not among `allowed` (default: those of a method) */
+  resolveOptions(where: string, options: LeaseOptions, allowed?: readonly string[]): ResolvedLeaseOptions {
+    return resolveLeaseOptions(where, options, this.defaults, allowed);
   }
 
   private optionsOf(definition: LeasedDefinition): ResolvedLeaseOptions {

@@ -10,7 +10,7 @@ import type { LeaseSnapshot } from '../core/lease-store.js';
 import {
   checkFunction,
   checkNames,
-  LEASE_OPTION_NAMES,
+  LEASE_CALL_OPTION_NAMES,
   type LeaseCallOptions,
   show,
 } from '../core/options.js';
@@ -62,8 +62,10 @@ export class FencingService {
     const keys = (Array.isArray(key) ? (key as string[]) : [key]).map((one) => checkBuiltKey(where, one));
     if (keys.length === 0) throw new FencingConfigError(`${where}: the array of keys is empty.`);
     checkFunction(where, 'the body', body);
-    const { keeper } = await this.runtime.start();
-    return keeper.run(keys, resolved, (leases) => body(...leases), { signal });
+    const { keeper } = this.runtime.running ?? (await this.runtime.start());
+    // Waited for here: to hand on the promise itself costs three turns of the microtask queue.
+    const result = await keeper.run(keys, resolved, (leases) => body(...leases), { signal });
+    return result;
   }
 
   /**
@@ -85,7 +87,7 @@ export class FencingService {
     const { signal, resolved } = this.readOptions(where, options);
     checkBuiltKey(where, key);
     const { keeper } = await this.runtime.start();
-    const lease = await keeper.take(key, resolved, undefined, signal);
+    const lease = await keeper.take(key, resolved, signal);
     const release = () => lease.finish();
     return Object.assign(lease, {
       release,
@@ -164,13 +166,13 @@ export class FencingService {
   }
 
   private readOptions(where: string, options: LeaseCallOptions) {
-    checkNames(where, options, [...LEASE_OPTION_NAMES, 'signal']);
-    const { signal, ...leaseOptions } = options;
+    const resolved = this.runtime.resolveOptions(where, options, LEASE_CALL_OPTION_NAMES);
+    const { signal } = options;
     if (
       signal !== undefined &&
       typeof (signal as Partial<AbortSignal> | null)?.addEventListener !== 'function'
     )
       throw new FencingConfigError(`${where}: signal must be an AbortSignal, got ${show(signal)}.`);
-    return { signal, resolved: this.runtime.resolveOptions(where, leaseOptions) };
+    return { signal, resolved };
   }
 }

@@ -4,7 +4,7 @@
  */
 export interface RedisClient {
   readonly status: string;
-  readonly options?: { readonly sentinels?: unknown };
+  readonly options?: { readonly sentinels?: unknown; readonly keyPrefix?: string };
   evalsha(sha: string, keyCount: number, ...args: (string | number)[]): Promise<unknown>;
   eval(script: string, keyCount: number, ...args: (string | number)[]): Promise<unknown>;
   get(key: string): Promise<string | null>;

@@ -1,4 +1,4 @@
-import { bucketOf } from '../core/buckets.js';
+import { BUCKETS, bucketOf } from '../core/buckets.js';
 import { systemClock } from '../core/clock.js';
 import { FencingConfigError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
 import {
@@ -15,7 +15,7 @@ import {
 } from '../core/lease-store.js';
 import { within } from '../core/timing.js';
 import type { RedisClient } from './redis-client.js';
-import { type Step, StepSender } from './step-sender.js';
+import { StepSender } from './step-sender.js';
 import { WakeUps } from './wake-ups.js';
 
 export interface RedisLeaseStoreOptions {
@@ -25,8 +25,6 @@ export interface RedisLeaseStoreOptions {
   readonly ownsClient: boolean;
 }
 
-/** How long a freed key is kept for the process that was woken, ms. */
-const RESERVED_MS = 100;
 /**
  * Failures that pass by themselves: a fail-over, a restart, a slot on the move. Redis 6 says inside a script where it failed
  * (`@user_script: 12: -READONLY …`).
@@ -44,6 +42,9 @@ export class RedisLeaseStore extends LeaseStore {
   readonly kind = 'redis';
   private readonly wakeUps: WakeUps;
   private readonly sender: StepSender;
+  private readonly buckets: readonly Bucket[];
+  /** Who may be in line for which key, as far as the answers told: `<waiter> <key>`. */
+  private readonly inLine = new Set<string>();
   private reconnectedAt = -Infinity;
 
   constructor(
@@ -53,6 +54,15 @@ export class RedisLeaseStore extends LeaseStore {
     super();
     this.wakeUps = new WakeUps(client);
     this.sender = new StepSender(client);
+    this.buckets = Array.from({ length: BUCKETS }, (_, bucket) => {
+      const name = `${options.prefix}:{${bucket}}`;
+      return {
+        leases: `${name}:lease:`,
+        waiters: `${name}:waiters:`,
+        generation: `${name}:generation`,
+        channel: `${client.options?.keyPrefix ?? ''}${name}:wake`,
+      };
+    });
   }
 
   async check(): Promise<StoreFinding[]> {
@@ -77,17 +87,18 @@ export class RedisLeaseStore extends LeaseStore {
   }
 
   acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
-    const { lease, generation, waiters } = this.names(key);
-    const args = [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs)];
-    return this.step(
-      key,
-      { name: 'acquire', keys: [lease, generation, waiters], args },
-      ([outcome, value]) => {
-        if (outcome === 1) return { granted: true, generation: Number(value) };
-        // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
-        return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
-      },
-    );
+    const place = waiter && `${waiter.id} ${key}`;
+    const inLine = place !== undefined && this.inLine.has(place) ? 1 : 0;
+    const args = [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs), inLine];
+    return this.step('acquire', key, args, ([outcome, value]) => {
+      if (outcome === 1) {
+        if (inLine) this.inLine.delete(place!);
+        return { granted: true, generation: Number(value) };
+      }
+      if (place !== undefined) this.inLine.add(place);
+      // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
+      return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
+    });
   }
 
   async renew(requests: readonly RenewRequest[]): Promise<boolean[]> {
@@ -117,32 +128,23 @@ export class RedisLeaseStore extends LeaseStore {
   }
 
   release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
-    const { lease, generation, waiters, channel } = this.names(key);
-    const next = successor
-      ? [
-          successor.owner,
-          successor.ttlMs,
-          successor.waiterId,
-          whole(successor.forMs),
-          successor.mayOvertake ? 1 : 0,
-        ]
-      : ['', 0, '', 1, 0];
-    const args = [owner, holdMs === undefined ? 0 : whole(holdMs), channel, key, RESERVED_MS, ...next];
-    return this.step(
-      key,
-      { name: 'release', keys: [lease, generation, waiters], args },
-      ([outcome, value]) => {
-        if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
-        if (outcome === 3) return { held: true, successor: { waitMs: Number(value) } };
-        return { held: outcome === 1 };
-      },
-    );
+    if (!successor || holdMs !== undefined) {
+      const args = [owner, holdMs === undefined ? 0 : whole(holdMs)];
+      return this.step('release', key, args, ([outcome]) => ({ held: outcome === 1 }));
+    }
+    const { ttlMs, waiterId, forMs, mayOvertake } = successor;
+    const args = [owner, successor.owner, ttlMs, waiterId, whole(forMs), mayOvertake ? 1 : 0];
+    return this.step('handOver', key, args, ([outcome, value]) => {
+      if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
+      if (outcome !== 3) return { held: outcome === 1 };
+      this.inLine.add(`${waiterId} ${key}`);
+      return { held: true, successor: { waitMs: Number(value) } };
+    });
   }
 
   withdraw(key: string, waiterId: string): Promise<void> {
-    const { lease, waiters, channel } = this.names(key);
-    const args = [waiterId, channel, key, RESERVED_MS];
-    return this.step(key, { name: 'withdraw', keys: [lease, waiters], args }, () => undefined);
+    this.inLine.delete(`${waiterId} ${key}`);
+    return this.step('withdraw', key, [waiterId], () => undefined);
   }
 
   async inspect(key: string): Promise<LeaseSnapshot | undefined> {
@@ -151,13 +153,13 @@ export class RedisLeaseStore extends LeaseStore {
       () => Promise.all([this.client.get(lease), this.client.pttl(lease)]),
       key,
     );
-    const [, owner, generation] = /^(\S+) (\d+)$/.exec(held ?? '') ?? [];
+    const [, owner, generation] = /^(\S+) (\d+)(?: w)?$/.exec(held ?? '') ?? [];
     if (owner === undefined || remainingMs < 0) return undefined;
     return { owner, generation: Number(generation), remainingMs };
   }
 
   watch(key: string, listener: (hint: WakeHint) => void, since: number): Watch {
-    return this.wakeUps.watch(this.names(key).channel, key, listener, since);
+    return this.wakeUps.watch(this.bucket(key).channel, key, listener, since);
   }
 
   async close(): Promise<void> {
@@ -170,30 +172,32 @@ export class RedisLeaseStore extends LeaseStore {
     this.client.disconnect();
   }
 
+  private bucket(key: string): Bucket {
+    return this.buckets[bucketOf(key)]!;
+  }
+
   private leaseName(key: string): string {
-    return `${this.options.prefix}:{${bucketOf(key)}}:lease:${key}`;
+    return this.bucket(key).leases + key;
   }
 
-  private names(key: string) {
-    const bucket = `${this.options.prefix}:{${bucketOf(key)}}`;
-    return {
-      lease: `${bucket}:lease:${key}`,
-      waiters: `${bucket}:waiters:${key}`,
-      generation: `${bucket}:generation`,
-      channel: `${bucket}:wake`,
-    };
-  }
-
-  private step<T>(key: string, step: Step, read: (answer: StepAnswer) => T): Promise<T> {
+  private step<T>(
+    name: 'acquire' | 'release' | 'handOver' | 'withdraw',
+    key: string,
+    args: readonly (string | number)[],
+    read: (answer: StepAnswer) => T,
+  ): Promise<T> {
+    const { leases, generation, waiters } = this.bucket(key);
     return new Promise((resolve, reject) => {
       this.sender.send(
-        step,
-        (answer) => {
-          const [outcome, value] = answer as StepAnswer;
-          if (outcome === FAILED) reject(this.stepFailure(value, key));
-          else resolve(read(answer as StepAnswer));
+        { name, keys: [leases + key, generation, waiters + key], args },
+        {
+          answered: (answer) => {
+            const [outcome, value] = answer as StepAnswer;
+            if (outcome === FAILED) reject(this.stepFailure(value, key));
+            else resolve(read(answer as StepAnswer));
+          },
+          failed: (error) => reject(this.unavailable(error, key)),
         },
-        (error) => reject(this.unavailable(error, key)),
       );
     });
   }
@@ -250,6 +254,16 @@ export class RedisLeaseStore extends LeaseStore {
       },
     ];
   }
+}
+
+/** The names that keys of one bucket share. */
+interface Bucket {
+  /** Begins the names of its leases. */
+  readonly leases: string;
+  /** Begins the names of the lists of waiters. */
+  readonly waiters: string;
+  readonly generation: string;
+  readonly channel: string;
 }
 
 /** What a step answers first where it could not be done; the reason follows. */

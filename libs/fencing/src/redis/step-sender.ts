@@ -4,19 +4,21 @@ import { STEPS } from './scripts.js';
 
 /** One step of the script, with what it is called with. */
 export interface Step {
-  readonly name: 'acquire' | 'renew' | 'release' | 'withdraw';
+  readonly name: 'acquire' | 'renew' | 'release' | 'handOver' | 'withdraw';
   readonly keys: readonly string[];
   readonly args: readonly (string | number)[];
 }
 
-interface Waiting {
-  readonly step: Step;
+/** Who hears the outcome of a step. */
+interface Outcome {
   readonly answered: (answer: unknown) => void;
   readonly failed: (error: unknown) => void;
 }
 
-/** Steps in one request: bounded, so that no request holds the server for long. */
-const LARGEST_BATCH = 128;
+/** Steps in one request: as many as make a request of their own cheap, so that the server works while more are prepared. */
+const LARGEST_BATCH = 32;
+/** Less work than `queueMicrotask`, which makes an async resource for each. */
+const RESOLVED = Promise.resolve();
 const SHA = createHash('sha1').update(STEPS).digest('hex');
 
 /**
@@ -27,7 +29,9 @@ const SHA = createHash('sha1').update(STEPS).digest('hex');
  * ends. The first time that no other step comes, it leaves early again.
  */
 export class StepSender {
-  private waiting: Waiting[] = [];
+  private keys: string[] = [];
+  private args: (string | number)[] = [];
+  private outcomes: Outcome[] = [];
   private togetherPays = false;
   private sentThisTurn = 0;
 
@@ -37,50 +41,58 @@ export class StepSender {
   readonly script = STEPS;
 
   /** Sends a step, and calls one of the two with its outcome. */
-  send(step: Step, answered: (answer: unknown) => void, failed: (error: unknown) => void): void {
-    if (this.waiting.push({ step, answered, failed }) > 1) return;
+  send(step: Step, outcome: Outcome): void {
+    append(step, this.keys, this.args);
+    const waiting = this.outcomes.push(outcome);
+    if (waiting === LARGEST_BATCH) return this.flush();
+    if (waiting > 1) return;
     if (this.sentThisTurn === 0) process.nextTick(this.endTurn);
-    if (!this.togetherPays) queueMicrotask(this.flush);
+    if (!this.togetherPays) void RESOLVED.then(this.flush);
   }
 
   private readonly endTurn = (): void => {
-    const requests = this.sentThisTurn + (this.waiting.length > 0 ? 1 : 0);
-    this.togetherPays = requests > 1 || this.waiting.length > 1;
+    const requests = this.sentThisTurn + (this.outcomes.length > 0 ? 1 : 0);
+    this.togetherPays = requests > 1 || this.outcomes.length > 1;
     this.flush();
     this.sentThisTurn = 0;
   };
 
-  /** Sends many steps in requests of their own. */
+  /** Sends many steps in a request of their own. */
   sendAll(steps: readonly Step[]): Promise<unknown[]> {
-    return this.evaluate(steps);
+    const keys: string[] = [];
+    const args: (string | number)[] = [];
+    for (const step of steps) append(step, keys, args);
+    return this.evaluate(keys, args);
   }
 
   private readonly flush = (): void => {
-    const waiting = this.waiting;
-    if (waiting.length === 0) return;
-    this.waiting = [];
+    const { keys, args, outcomes } = this;
+    if (outcomes.length === 0) return;
+    this.keys = [];
+    this.args = [];
+    this.outcomes = [];
     this.sentThisTurn += 1;
-    for (let from = 0; from < waiting.length; from += LARGEST_BATCH) {
-      const batch = waiting.slice(from, from + LARGEST_BATCH);
-      this.evaluate(batch.map(({ step }) => step)).then(
-        (answers) => batch.forEach(({ answered }, i) => answered(answers[i])),
-        (error: unknown) => batch.forEach(({ failed }) => failed(error)),
-      );
-    }
+    this.evaluate(keys, args).then(
+      (answers) => {
+        for (let i = 0; i < outcomes.length; i++) outcomes[i]!.answered(answers[i]);
+      },
+      (error: unknown) => {
+        for (const outcome of outcomes) outcome.failed(error);
+      },
+    );
   };
 
   /** EVALSHA, and EVAL on a server that does not know the script (restarted, failed over, flushed). */
-  private evaluate(steps: readonly Step[]): Promise<unknown[]> {
-    const keys: string[] = [];
-    const args: (string | number)[] = [];
-    for (const step of steps) {
-      for (const key of step.keys) keys.push(key);
-      args.push(step.name);
-      for (const arg of step.args) args.push(arg);
-    }
+  private evaluate(keys: readonly string[], args: readonly (string | number)[]): Promise<unknown[]> {
     return this.client.evalsha(SHA, keys.length, ...keys, ...args).catch((error: unknown) => {
       if (!String((error as Error | undefined)?.message).startsWith('NOSCRIPT')) throw error;
       return this.client.eval(STEPS, keys.length, ...keys, ...args);
     }) as Promise<unknown[]>;
   }
+}
+
+function append(step: Step, keys: string[], args: (string | number)[]): void {
+  for (const key of step.keys) keys.push(key);
+  args.push(step.name);
+  for (const arg of step.args) args.push(arg);
 }
