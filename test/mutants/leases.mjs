@@ -22,9 +22,9 @@ export default [
   {
     invariant: 'I5: release compares the owner',
     file: scripts,
-    from: `if not holds(held, owner) then return {0} end
+    from: `if not holds(held, owner) then return 0 end
   local waited`,
-    to: `if not held then return {0} end
+    to: `if not held then return 0 end
   local waited`,
     ...redis('I5: release'),
   },
@@ -173,8 +173,8 @@ export default [
   {
     invariant: 'a step that fails does not fail those that share its request',
     file: scripts,
-    from: `done, answer = pcall(steps[name], KEYS[k]`,
-    to: `done, answer = true, steps[name](KEYS[k]`,
+    from: `done, outcome, value = pcall(steps[name], KEYS[k]`,
+    to: `done, outcome, value = true, steps[name](KEYS[k]`,
     ...redis('fails a step alone'),
   },
   // ------------------------------------------------------------------------------------------------------- the Redis store
@@ -274,9 +274,17 @@ export default [
   {
     invariant: 'I11: leases that are due together share a request',
     file: renewals,
-    from: `const LARGEST_BATCH = 500;`,
+    from: `const LARGEST_BATCH = 250;`,
     to: `const LARGEST_BATCH = 1;`,
     test: 'core/renewals',
+  },
+  {
+    invariant: 'a lease that ended is not renewed, nor scheduled again',
+    file: renewals,
+    from: `.filter((lease) => !lease.ended());`,
+    to: `;`,
+    test: 'core/renewals',
+    title: 'ended between two batches',
   },
   {
     invariant: 'a listener that throws is contained (field report 22)',

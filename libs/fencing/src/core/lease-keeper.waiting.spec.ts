@@ -221,7 +221,7 @@ describe('callers that wait for a key', () => {
     gate.open();
     await bench.clock.advance(200);
     expect(order).toHaveLength(32);
-    expect(order.indexOf('theirs')).toBe(10);
+    expect(order.indexOf('theirs')).toBe(20);
   });
 
   it('that gave up their place at the store leave no place behind', async () => {

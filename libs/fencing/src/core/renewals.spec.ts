@@ -74,16 +74,30 @@ describe('renewals', () => {
     );
   });
 
-  it('keep a thousand leases with one timer and one request per batch of 500', async () => {
+  it('keep a thousand leases with one timer and one request per batch of 250, each in a turn of its own', async () => {
     for (let i = 0; i < 1_000; i++) await hold();
     store.sent.length = 0;
     expect(clock.armed).toBe(1);
     await clock.advance(THIRD);
     expect(clock.armed).toBe(1);
-    expect(store.sent.map(({ method, request }) => [method, request.length])).toEqual([
-      ['renew', 500],
-      ['renew', 500],
-    ]);
+    expect(store.sent.map(({ method, request }) => [method, request.length])).toEqual(
+      Array.from({ length: 4 }, () => ['renew', 250]),
+    );
+  });
+
+  it('leave out what ended between two batches, for good', async () => {
+    const leases: HeldLease[] = [];
+    for (let i = 0; i < 251; i++) leases.push(await hold());
+    store.sent.length = 0;
+    await clock.advance(THIRD - 1);
+    // Fires after the timer of the renewals, which was armed first, and before the second batch.
+    clock.setTimer(1, () => leases.at(-1)!.finish());
+    await clock.advance(1);
+    expect(store.count('renew')).toBe(1);
+    await clock.advance(TTL_MS);
+    expect(store.sent.flatMap(({ request }) => request)).not.toContainEqual(
+      expect.objectContaining({ owner: leases.at(-1)!.owner }),
+    );
   });
 
   it('share a request between leases that are due at about the same time', async () => {

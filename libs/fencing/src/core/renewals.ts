@@ -2,8 +2,8 @@ import type { CancelTimer, Clock } from './clock.js';
 import type { HeldLease } from './lease.js';
 import type { LeaseStore } from './lease-store.js';
 
-/** Leases in one renewal request: bounded, so that one script never holds the store for long. */
-const LARGEST_BATCH = 500;
+/** Leases in one renewal request: bounded, so that one script never holds the store for long, nor one turn the event loop. */
+const LARGEST_BATCH = 250;
 /** The grid that leases of one ttl are due on: 1/24 of the ttl, so that those due at about the same time share a request. */
 const SLOTS_PER_TTL = 24;
 
@@ -82,11 +82,19 @@ export class Renewals {
         if (!lease.ended()) batch.push(lease);
       }
     }
-    for (let from = 0; from < batch.length; from += LARGEST_BATCH)
-      void this.renew(batch.slice(from, from + LARGEST_BATCH));
+    this.renewFrom(batch, 0);
     const next = Math.min(...this.slots.keys());
     if (next < this.armedFor) this.arm(next);
   };
+
+  /** One batch in this turn of the event loop, each further one in a turn of its own. */
+  private renewFrom(due: readonly HeldLease[], from: number): void {
+    // Those that ended meanwhile must not be scheduled again.
+    const batch = due.slice(from, from + LARGEST_BATCH).filter((lease) => !lease.ended());
+    if (batch.length > 0) void this.renew(batch);
+    const next = from + LARGEST_BATCH;
+    if (next < due.length) this.clock.setTimer(0, () => this.renewFrom(due, next));
+  }
 
   private async renew(leases: HeldLease[]): Promise<void> {
     const sentAt = this.clock.now();

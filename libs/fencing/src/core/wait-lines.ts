@@ -39,7 +39,7 @@ interface Line {
 }
 
 /** How often, and for how long, one process may hand a key over inside while others wait for it. */
-const LONGEST_TURN = 10;
+const LONGEST_TURN = 20;
 const LONGEST_TURN_MS = 10;
 
 /**

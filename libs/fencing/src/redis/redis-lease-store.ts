@@ -90,7 +90,7 @@ export class RedisLeaseStore extends LeaseStore {
     const place = waiter && `${waiter.id} ${key}`;
     const inLine = place !== undefined && this.inLine.has(place) ? 1 : 0;
     const args = [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs), inLine];
-    return this.step('acquire', key, args, ([outcome, value]) => {
+    return this.step('acquire', key, args, (outcome, value) => {
       if (outcome === 1) {
         if (inLine) this.inLine.delete(place!);
         return { granted: true, generation: Number(value) };
@@ -130,11 +130,11 @@ export class RedisLeaseStore extends LeaseStore {
   release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
     if (!successor || holdMs !== undefined) {
       const args = [owner, holdMs === undefined ? 0 : whole(holdMs)];
-      return this.step('release', key, args, ([outcome]) => ({ held: outcome === 1 }));
+      return this.step('release', key, args, (outcome) => ({ held: outcome === 1 }));
     }
     const { ttlMs, waiterId, forMs, mayOvertake } = successor;
     const args = [owner, successor.owner, ttlMs, waiterId, whole(forMs), mayOvertake ? 1 : 0];
-    return this.step('handOver', key, args, ([outcome, value]) => {
+    return this.step('handOver', key, args, (outcome, value) => {
       if (outcome === 2) return { held: true, successor: { generation: Number(value) } };
       if (outcome !== 3) return { held: outcome === 1 };
       this.inLine.add(`${waiterId} ${key}`);
@@ -184,17 +184,16 @@ export class RedisLeaseStore extends LeaseStore {
     name: 'acquire' | 'release' | 'handOver' | 'withdraw',
     key: string,
     args: readonly (string | number)[],
-    read: (answer: StepAnswer) => T,
+    read: (outcome: number, value: unknown) => T,
   ): Promise<T> {
     const { leases, generation, waiters } = this.bucket(key);
     return new Promise((resolve, reject) => {
       this.sender.send(
         { name, keys: [leases + key, generation, waiters + key], args },
         {
-          answered: (answer) => {
-            const [outcome, value] = answer as StepAnswer;
+          answered: (outcome, value) => {
             if (outcome === FAILED) reject(this.stepFailure(value, key));
-            else resolve(read(answer as StepAnswer));
+            else resolve(read(outcome, value));
           },
           failed: (error) => reject(this.unavailable(error, key)),
         },
@@ -268,8 +267,6 @@ interface Bucket {
 
 /** What a step answers first where it could not be done; the reason follows. */
 const FAILED = -1;
-
-type StepAnswer = readonly [number, (string | number)?];
 
 /** Redis takes whole milliseconds, at least 1 for an expiry. */
 function whole(ms = 1): number {

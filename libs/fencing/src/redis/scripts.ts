@@ -11,7 +11,7 @@
  *
  * The server's clock in microseconds is below 2^53 until the year 2255, so the doubles of Lua are exact; `%d` writes them
  * without an exponent. A step that fails (a full server, a key of another type that somebody else made) fails alone: it answers
- * {-1, why not}, and its neighbours in the request are done.
+ * -1 and why not, and its neighbours in the request are done.
  *
  * Most leases are taken and released with nobody waiting. The mark on the lease tells so: a release then leaves the list of
  * waiters alone, as does an acquire of a process that is not in it. A mark too many costs a look at the list. One too few
@@ -77,8 +77,8 @@ local function serveWaiter(lease, counter, waiters, except)
   return true
 end
 
--- inLine: whether the waiter may be in the list. Answers {1, generation}; {0, remaining ms} busy (-1: the key has no expiry, so
--- something else made it).
+-- inLine: whether the waiter may be in the list. Answers 1, generation; 0, remaining ms where it is busy (-1: the key has no
+-- expiry, so something else made it).
 local function acquire(lease, counter, waiters, owner, ttl, floor, waiter, forMs, inLine)
   local held, mark = call('GET', lease), ''
   if held and held ~= '> ' .. waiter then
@@ -88,12 +88,12 @@ local function acquire(lease, counter, waiters, owner, ttl, floor, waiter, forMs
         enqueue(waiters, waiter, forMs)
         if remaining > 0 and string.find(held, '^[^>].* %d+$') then attempt('SET', lease, held .. ' w', 'KEEPTTL') end
       end
-      return {0, remaining}
+      return 0, remaining
     end
     local generation = string.match(held, '^%d+', #owner + 2)
     if tonumber(generation) > tonumber(floor) then
       call('PEXPIRE', lease, ttl)
-      return {1, generation}
+      return 1, generation
     end
     mark = markOf(held)
   elseif held or inLine == '1' then
@@ -101,11 +101,11 @@ local function acquire(lease, counter, waiters, owner, ttl, floor, waiter, forMs
     if call('EXISTS', waiters) == 1 then mark = ' w' end
   end
   local generation, refusal = grant(lease, counter, owner, ttl, tonumber(floor), mark)
-  if not generation then return {-1, refusal} end
-  return {1, generation}
+  if not generation then return -1, refusal end
+  return 1, generation
 end
 
--- Renews count leases from KEYS[k] on, of the owners from ARGV[a] on. Answers 1 or 0 for each. Never creates a key.
+-- Renews count leases from KEYS[k] on, of the owners from ARGV[a] on. Answers a list of 1 or 0. Never creates a key.
 local function renew(k, a, count, ttl)
   local answers = {}
   for i = 0, count - 1 do
@@ -119,10 +119,10 @@ local function renew(k, a, count, ttl)
   return answers
 end
 
--- Answers {0} not the owner; {1} freed or kept.
+-- Answers 0 not the owner; 1 freed or kept.
 local function release(lease, counter, waiters, owner, holdMs)
   local held = call('GET', lease)
-  if not holds(held, owner) then return {0} end
+  if not holds(held, owner) then return 0 end
   local waited = markOf(held) ~= ''
   if holdMs ~= '0' then
     call('PEXPIRE', lease, holdMs)
@@ -130,55 +130,58 @@ local function release(lease, counter, waiters, owner, holdMs)
   elseif not (waited and serveWaiter(lease, counter, waiters)) then
     call('DEL', lease)
   end
-  return {1}
+  return 1
 end
 
--- A release that names who is next. Answers {0} not the owner; {1} freed; {2, generation} handed over; {3, ms} another process
--- goes first.
+-- A release that names who is next. Answers 0 not the owner; 1 freed; 2, generation handed over; 3, ms another process goes
+-- first.
 local function handOver(lease, counter, waiters, owner, successor, ttl, waiter, forMs, mayOvertake)
   local held = call('GET', lease)
-  if not holds(held, owner) then return {0} end
+  if not holds(held, owner) then return 0 end
   local mark = markOf(held)
   if mark ~= '' and mayOvertake == '0' then
     if serveWaiter(lease, counter, waiters, waiter) then
       enqueue(waiters, waiter, forMs)
-      return {3, RESERVED_MS}
+      return 3, RESERVED_MS
     end
     mark = ''
   end
   local generation = grant(lease, counter, successor, ttl, 0, mark)
-  if generation then return {2, generation} end
+  if generation then return 2, generation end
   call('DEL', lease)
-  return {1}
+  return 1
 end
 
 -- The waiter gives up; what was kept for it goes to the next.
 local function withdraw(lease, counter, waiters, waiter)
   call('LREM', waiters, 0, waiter)
   if call('GET', lease) == '> ' .. waiter and not serveWaiter(lease, counter, waiters) then call('DEL', lease) end
-  return {1}
+  return 1
 end
 
 -- Each step takes the lease, the counter and the waiters of one key, and so many arguments.
 local steps = { acquire = acquire, release = release, handOver = handOver, withdraw = withdraw }
 local arguments = { acquire = 6, release = 2, handOver = 6, withdraw = 1 }
 
-local answers, k, a = {}, 1, 1
+-- Two answers for each step: its outcome, and what goes with it.
+local answers, n, k, a = {}, 0, 1, 1
 while ARGV[a] do
-  local name, answer = ARGV[a]
-  if name == 'renew' then
-    local count = tonumber(ARGV[a + 1])
-    answer = renew(k, a + 3, count, ARGV[a + 2])
-    k, a = k + count, a + 3 + count
-  elseif steps[name] then
+  local name, outcome, value = ARGV[a]
+  local count = arguments[name]
+  if count then
     local done
-    done, answer = pcall(steps[name], KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a + 1, a + arguments[name]))
-    if not done then answer = {-1, type(answer) == 'table' and answer.err or tostring(answer)} end
-    k, a = k + 3, a + 1 + arguments[name]
+    done, outcome, value = pcall(steps[name], KEYS[k], KEYS[k + 1], KEYS[k + 2], unpack(ARGV, a + 1, a + count))
+    if not done then outcome, value = -1, type(outcome) == 'table' and outcome.err or tostring(outcome) end
+    k, a = k + 3, a + 1 + count
+  elseif name == 'renew' then
+    count = tonumber(ARGV[a + 1])
+    outcome, value = 1, renew(k, a + 3, count, ARGV[a + 2])
+    k, a = k + count, a + 3 + count
   else
     return redis.error_reply('FENCING unknown step')
   end
-  answers[#answers + 1] = answer
+  answers[n + 1], answers[n + 2] = outcome, value or 0
+  n = n + 2
 end
 return answers
 `;

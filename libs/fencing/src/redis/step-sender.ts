@@ -11,7 +11,7 @@ export interface Step {
 
 /** Who hears the outcome of a step. */
 interface Outcome {
-  readonly answered: (answer: unknown) => void;
+  readonly answered: (outcome: number, value: unknown) => void;
   readonly failed: (error: unknown) => void;
 }
 
@@ -57,12 +57,15 @@ export class StepSender {
     this.sentThisTurn = 0;
   };
 
-  /** Sends many steps in a request of their own. */
-  sendAll(steps: readonly Step[]): Promise<unknown[]> {
+  /** Sends many steps in a request of their own. Resolves to what went with their outcomes. */
+  async sendAll(steps: readonly Step[]): Promise<unknown[]> {
     const keys: string[] = [];
     const args: (string | number)[] = [];
     for (const step of steps) append(step, keys, args);
-    return this.evaluate(keys, args);
+    const answers = await new Promise<unknown[]>((resolve, reject) =>
+      this.evaluate(keys, args, resolve, reject),
+    );
+    return steps.map((_, i) => answers[2 * i + 1]);
   }
 
   private readonly flush = (): void => {
@@ -72,22 +75,31 @@ export class StepSender {
     this.args = [];
     this.outcomes = [];
     this.sentThisTurn += 1;
-    this.evaluate(keys, args).then(
+    this.evaluate(
+      keys,
+      args,
       (answers) => {
-        for (let i = 0; i < outcomes.length; i++) outcomes[i]!.answered(answers[i]);
+        for (let i = 0; i < outcomes.length; i++)
+          outcomes[i]!.answered(answers[2 * i] as number, answers[2 * i + 1]);
       },
-      (error: unknown) => {
+      (error) => {
         for (const outcome of outcomes) outcome.failed(error);
       },
     );
   };
 
   /** EVALSHA, and EVAL on a server that does not know the script (restarted, failed over, flushed). */
-  private evaluate(keys: readonly string[], args: readonly (string | number)[]): Promise<unknown[]> {
-    return this.client.evalsha(SHA, keys.length, ...keys, ...args).catch((error: unknown) => {
-      if (!String((error as Error | undefined)?.message).startsWith('NOSCRIPT')) throw error;
-      return this.client.eval(STEPS, keys.length, ...keys, ...args);
-    }) as Promise<unknown[]>;
+  private evaluate(
+    keys: readonly string[],
+    args: readonly (string | number)[],
+    answered: (answers: unknown[]) => void,
+    failed: (error: unknown) => void,
+  ): void {
+    const hear = answered as (answers: unknown) => void;
+    this.client.evalsha(SHA, keys.length, ...keys, ...args).then(hear, (error: unknown) => {
+      if (!String((error as Error | undefined)?.message).startsWith('NOSCRIPT')) return failed(error);
+      this.client.eval(STEPS, keys.length, ...keys, ...args).then(hear, failed);
+    });
   }
 }
 
