@@ -238,8 +238,11 @@ export default [
   {
     invariant: 'a late confirmation revives nothing',
     file: lease,
-    from: `if (this.ended()) return; this.extend(sentAt);`,
-    to: `this.extend(sentAt);`,
+    from: `if (this.ended()) return;
+    const { events, clock } = this.host;
+    if (events.hears('lease.renewed'))`,
+    to: `const { events, clock } = this.host;
+    if (events.hears('lease.renewed'))`,
     test: 'core/lease.spec',
   },
   {
@@ -470,5 +473,30 @@ export default [
     to: `{ ...this.claim(lease), floor: 0 }`,
     test: 'faults-lost-data',
     title: 'FLUSHALL',
+  },
+  // ------------------------------------------------------------------------------------------------------------ the events
+  {
+    invariant: 'events: nothing is computed while nobody listens',
+    file: 'libs/fencing/src/core/events.ts',
+    from: `return this.listeners.size > 0 || CHANNELS[name].hasSubscribers;`,
+    to: `return true;`,
+    test: 'core/events',
+    title: 'computes nothing',
+  },
+  {
+    invariant: 'events: a grant that never reached a method is not told as a lease',
+    file: keeper,
+    from: `if (lease.begun) this.tellEnd(lease);`,
+    to: `this.tellEnd(lease);`,
+    test: 'core/events',
+    title: 'never reached a method',
+  },
+  {
+    invariant: 'events: a caller tells once that its key is taken',
+    file: acquirer,
+    from: `if (call.contended) return;`,
+    to: ``,
+    test: 'core/events',
+    title: 'is told once by a caller',
   },
 ];

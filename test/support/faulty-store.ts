@@ -1,4 +1,5 @@
 import { StoreUnavailableError } from '../../libs/fencing/src/core/errors.js';
+import type { FencingEmitter } from '../../libs/fencing/src/core/events.js';
 import type {
   AcquireRequest,
   ReleaseRequest,
@@ -141,14 +142,25 @@ export interface Bench {
 export const STORE_TIMEOUT_MS = 500;
 
 /** A keeper on a manual clock: nothing moves unless the test says so. */
-export function keeperBench({ fence, logger }: { fence?: Fence; logger?: FencingLogger } = {}): Bench {
+export function keeperBench({
+  fence,
+  logger,
+  events,
+}: { fence?: Fence; logger?: FencingLogger; events?: FencingEmitter } = {}): Bench {
   const clock = new ManualClock();
   // The store's wall clock moves with the manual one, so that generations are small and predictable.
   const store = new FaultyStore({ clock, wallClockUs: () => clock.now() * 1_000 });
   const logged: string[] = [];
   const recorder = { warn: (text: string) => logged.push(text), error: (text: string) => logged.push(text) };
   const make = () =>
-    new LeaseKeeper({ store, fence, clock, logger: logger ?? recorder, storeTimeoutMs: STORE_TIMEOUT_MS });
+    new LeaseKeeper({
+      store,
+      fence,
+      clock,
+      events,
+      logger: logger ?? recorder,
+      storeTimeoutMs: STORE_TIMEOUT_MS,
+    });
   return { clock, store, keeper: make(), logged, settle: () => clock.advance(0), another: make };
 }
 

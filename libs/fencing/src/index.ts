@@ -11,15 +11,25 @@ export {
   type KeyReport,
   type OperationOptions,
 } from './nest/fencing.service.js';
+export { FencingEvents } from './nest/fencing-events.js';
 export { FencingInterceptor } from './nest/fencing.interceptor.js';
 export { FencingExceptionFilter } from './nest/fencing-exception.filter.js';
-export { fencingServiceToken } from './nest/tokens.js';
+export { fencingEventsToken, fencingServiceToken } from './nest/tokens.js';
 
 export { leaseKey, type KeyFunction, type KeyPart, type KeySource, type LeaseKey } from './core/key.js';
 export { Lease, type LeaseState } from './core/lease.js';
 export type { LeaseCallOptions, LeaseOptions } from './core/options.js';
 export type { WriteOptions } from './core/fenced-writes.js';
 export { type FencingHeaders, fencingHeaders } from './core/fencing-headers.js';
+export {
+  FENCING_EVENT_NAMES,
+  fencingChannelName,
+  type FencingEvent,
+  type FencingEventFacts,
+  type FencingEventName,
+  type GrantFacts,
+  type LossReason,
+} from './core/events.js';
 export { keyLabel } from './core/key-label.js';
 export {
   CommitUnknownError,

@@ -1,6 +1,7 @@
 import { randomUUID } from 'node:crypto';
 import type { Clock } from './clock.js';
 import { LeaseBusyError, StoreUnavailableError, WaitAbortedError } from './errors.js';
+import type { FencingEmitter } from './events.js';
 import type { AcquireAnswer, Watch } from './lease-store.js';
 import type { ResolvedLeaseOptions } from './options.js';
 import { Pause } from './pause.js';
@@ -19,6 +20,8 @@ export interface Call {
   readonly signal?: AbortSignal;
   /** Asked for by work that holds a lease: allowed while the application stops. */
   readonly draining: boolean;
+  /** Whether it was told that the key is taken. */
+  contended?: boolean;
 }
 
 /** A grant, and when its request was sent: validity counts from then. */
@@ -41,6 +44,7 @@ export class Acquirer {
     private readonly client: StoreClient,
     private readonly clock: Clock,
     private readonly lines: WaitLines,
+    private readonly events: FencingEmitter,
   ) {}
 
   /**
@@ -100,9 +104,10 @@ export class Acquirer {
           return { generation: answer.generation, sentAt };
         }
         registered ||= waiter !== undefined;
+        this.tellContended(call);
         this.lines.expectFreeAt(key, this.clock.now() + answer.remainingMs);
         if (this.clock.now() >= until) {
-          throw new LeaseBusyError(key, this.clock.now() - call.startedAt, answer.remainingMs);
+          throw this.busy(call, answer.remainingMs);
         }
         await wait(answer.remainingMs, sentAt);
       }
@@ -126,6 +131,22 @@ export class Acquirer {
   assertMayTake(call: Pick<Call, 'key' | 'signal' | 'draining'>): void {
     if (call.signal?.aborted) throw aborted(call);
     if (this.stopping && !call.draining) throw shuttingDown(call.key);
+  }
+
+  /** What a caller whose wait is over gets. */
+  busy({ key, startedAt }: Call, remainingMs: number): LeaseBusyError {
+    const waitedMs = this.clock.now() - startedAt;
+    if (this.events.hears('lease.busy')) this.events.emit('lease.busy', { key, waitedMs });
+    return new LeaseBusyError(key, waitedMs, remainingMs);
+  }
+
+  /** Tells, once for each call, that its key is taken. */
+  tellContended(call: Call): void {
+    if (call.contended) return;
+    call.contended = true;
+    if (!this.events.hears('lease.contended')) return;
+    const waitMs = Math.max(0, call.until - this.clock.now());
+    this.events.emit('lease.contended', { key: call.key, waitMs });
   }
 
   /** The key must not stay taken by what one of these tries was granted, or still will be. */

@@ -2,11 +2,12 @@ import { currentFrame } from './context.js';
 import {
   CommitUnknownError,
   FencingConfigError,
-  type FencingError,
+  FencingError,
   NoLeaseError,
   StaleGenerationError,
 } from './errors.js';
-import type { Fence, IsolationLevel, OperationRequest, WriteAuthority } from './fence.js';
+import { tellUnavailable } from './events.js';
+import type { Fence, IsolationLevel, OperationRequest, WriteAuthority, WriteOutcome } from './fence.js';
 import type { HeldLease } from './lease.js';
 import type { LeaseKeeper } from './lease-keeper.js';
 import { settleLease } from './settle-lease.js';
@@ -20,6 +21,9 @@ export interface WriteOptions {
    */
   retries?: number;
 }
+
+/** Errors that refuse a write before the database is asked. */
+const REFUSALS = new Set(['LEASE_LOST', 'LEASE_RELEASED', 'LEASE_UNCERTAIN']);
 
 /**
  * Runs writes under the leases of the current call: refuses at once where they have ended, settles what is uncertain, and
@@ -42,10 +46,11 @@ export class FencedWrites {
       );
     const leases = currentFrame().leases.filter((lease) => lease.host === this.keeper);
     if (leases.length === 0) throw new NoLeaseError(where);
-    for (const lease of leases) await this.settle(lease);
 
     const { isolation, retries = 0, operation } = options;
+    const startedAt = this.keeper.clock.now();
     try {
+      for (const lease of leases) await this.settle(lease);
       const outcome = await this.fence.write({
         authority: authorityOf(leases),
         isolation,
@@ -54,6 +59,7 @@ export class FencedWrites {
         body,
       });
       if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;
+      this.tellOutcome(leases, outcome, startedAt, operation);
       return outcome.result;
     } catch (error) {
       // The database has seen a newer owner: no renewal can bring the lease back.
@@ -61,7 +67,39 @@ export class FencedWrites {
       // The lost backend may still commit, and its share lock does not keep out its own owner: only the activation of a new
       // grant waits for it. What this call would write next could overwrite a commit that it has not seen.
       if (error instanceof CommitUnknownError) for (const lease of leases) lease.lose('unsettled');
+      this.tellRefusal(leases, error, startedAt);
       throw error;
+    }
+  }
+
+  private tellOutcome(
+    leases: readonly HeldLease[],
+    { committed, duplicate }: WriteOutcome<unknown>,
+    startedAt: number,
+    operation: OperationRequest | undefined,
+  ): void {
+    const { events, clock } = this.keeper;
+    const { facts } = leases[0]!;
+    if (duplicate && operation && events.hears('operation.duplicate'))
+      events.emit('operation.duplicate', { ...facts, operation: operation.id });
+    if (committed && !duplicate && events.hears('write.accepted'))
+      events.emit('write.accepted', { ...facts, keys: leases.length, tookMs: clock.now() - startedAt });
+  }
+
+  private tellRefusal(leases: readonly HeldLease[], error: unknown, startedAt: number): void {
+    const { events, clock } = this.keeper;
+    tellUnavailable(events, error);
+    if (!(error instanceof FencingError)) return;
+    const lease = leases.find(({ key }) => key === error.key);
+    if (!lease) return;
+    if (error instanceof StaleGenerationError) {
+      if (events.hears('write.stale'))
+        events.emit('write.stale', { ...lease.facts, current: error.currentGeneration });
+    } else if (error instanceof CommitUnknownError) {
+      if (events.hears('write.unknown'))
+        events.emit('write.unknown', { ...lease.facts, tookMs: clock.now() - startedAt });
+    } else if (REFUSALS.has(error.code) && events.hears('write.refused')) {
+      events.emit('write.refused', { ...lease.facts, code: error.code });
     }
   }
 

@@ -13,6 +13,7 @@ import {
   StoreUnavailableError,
   WaitAbortedError,
 } from './errors.js';
+import { FencingEmitter } from './events.js';
 import type { Fence } from './fence.js';
 import { HeldLease, type LeaseHost } from './lease.js';
 import type { Grant, LeaseStore, ReleaseAnswer } from './lease-store.js';
@@ -25,6 +26,7 @@ import { type Turn, type Waiter, WaitLines } from './wait-lines.js';
 
 export interface KeeperOptions extends StoreClientOptions {
   readonly fence?: Fence;
+  readonly events?: FencingEmitter;
 }
 
 /** A result that goes on after the method that gave it has returned. */
@@ -44,6 +46,7 @@ const MOST_ACTIVATIONS = 10;
 export class LeaseKeeper implements LeaseHost {
   readonly clock: Clock;
   readonly logger: FencingLogger;
+  readonly events: FencingEmitter;
   private readonly store: LeaseStore;
   private readonly fence: Fence | undefined;
   private readonly client: StoreClient;
@@ -60,9 +63,10 @@ export class LeaseKeeper implements LeaseHost {
     this.logger = settings.logger;
     this.store = settings.store;
     this.fence = settings.fence;
+    this.events = settings.events ?? new FencingEmitter();
     this.client = new StoreClient(settings);
     this.lines = new WaitLines(this.clock);
-    this.acquirer = new Acquirer(this.client, this.clock, this.lines);
+    this.acquirer = new Acquirer(this.client, this.clock, this.lines, this.events);
     this.renewals = new Renewals(this.store, this.clock);
   }
 
@@ -144,8 +148,11 @@ export class LeaseKeeper implements LeaseHost {
     this.acquirer.assertMayTake(call);
     let turn: Turn = { sentAt: call.startedAt };
     if (!this.lines.enter(key)) {
-      if (options.waitMs === 0) throw new LeaseBusyError(key, 0, this.lines.freeInMs(key));
-      turn = await this.lines.wait({ ...call, ttlMs: options.ttlMs });
+      this.acquirer.tellContended(call);
+      if (options.waitMs === 0) throw this.acquirer.busy(call, this.lines.freeInMs(key));
+      turn = await this.lines.wait({ ...call, ttlMs: options.ttlMs }, () =>
+        this.acquirer.busy(call, this.lines.freeInMs(key)),
+      );
     }
     for (;;) {
       const lease = await this.takeAsHead(call, turn);
@@ -235,6 +242,7 @@ export class LeaseKeeper implements LeaseHost {
   /** A lease has ended: lost, or finished by its call. */
   leaseEnded(lease: HeldLease): void {
     this.renewals.remove(lease);
+    if (lease.begun) this.tellEnd(lease);
     if (this.held.delete(lease)) {
       // A lease that was never started is still in the hands of `takeAsHead`, which keeps its place in the line.
       if (lease.started) this.leave(lease);
@@ -289,7 +297,7 @@ export class LeaseKeeper implements LeaseHost {
         (hasEnoughLeft(lease) || (await this.renewToStart(lease)))
       ) {
         this.acquirer.assertMayTake(call);
-        lease.started = true;
+        this.start(lease, call);
         return lease;
       }
       if (this.clock.now() >= call.until) throw tooLate(call.key);
@@ -314,6 +322,26 @@ export class LeaseKeeper implements LeaseHost {
     return lease;
   }
 
+  private start(lease: HeldLease, call: Call): void {
+    lease.started = lease.begun = true;
+    if (!this.events.hears('lease.acquired')) return;
+    this.events.emit('lease.acquired', {
+      ...lease.facts,
+      ttlMs: lease.options.ttlMs,
+      waitedMs: this.clock.now() - call.startedAt,
+      activated: lease.activated,
+    });
+  }
+
+  private tellEnd(lease: HeldLease): void {
+    const { loss: reason, facts, acceptedWrites } = lease;
+    const name = reason === undefined ? 'lease.released' : 'lease.lost';
+    if (!this.events.hears(name)) return;
+    const heldMs = this.clock.now() - lease.grantedAt;
+    if (reason === undefined) this.events.emit('lease.released', { ...facts, heldMs, acceptedWrites });
+    else this.events.emit('lease.lost', { ...facts, reason, heldMs, acceptedWrites });
+  }
+
   private mustActivate({ options }: Call): boolean {
     return this.fence !== undefined && options.activate === 'start';
   }
@@ -334,7 +362,9 @@ export class LeaseKeeper implements LeaseHost {
         this.store.acquire({ ...this.claim(lease), floor: answer.generation }),
       );
       if (!again.granted) return false;
+      const behind = answer.generation - lease.generation;
       lease.regrant(again.generation, sentAt);
+      if (this.events.hears('store.healed')) this.events.emit('store.healed', { ...lease.facts, behind });
     }
     throw new StoreUnavailableError(
       'lease store',

@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { leaseOptions } from '../../../../test/support/faulty-store.js';
 import { ManualClock } from '../testing/manual-clock.js';
 import { LeaseLostError, LeaseReleasedError, LeaseUncertainError, StaleGenerationError } from './errors.js';
+import { FencingEmitter } from './events.js';
 import { HeldLease } from './lease.js';
 import type { LeaseOptions } from './options.js';
 
@@ -24,6 +25,7 @@ describe('a held lease', () => {
     new HeldLease('report:42', 'owner', 7, clock.now(), leaseOptions({ ttlMs: TTL_MS, ...options }), {
       clock,
       logger: { warn: report, error: report },
+      events: new FencingEmitter(),
       leaseEnded: ended,
       confirm: async () => undefined,
       raise: async () => undefined,

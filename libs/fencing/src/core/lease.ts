@@ -8,6 +8,7 @@ import {
   StaleGenerationError,
 } from './errors.js';
 import type { Grant } from './lease-store.js';
+import type { FencingEmitter, LossReason } from './events.js';
 import { keyLabel } from './key-label.js';
 import type { FencingLogger } from './logger.js';
 import type { ResolvedLeaseOptions } from './options.js';
@@ -48,6 +49,7 @@ export abstract class Lease {
 export interface LeaseHost {
   readonly clock: Clock;
   readonly logger: FencingLogger;
+  readonly events: FencingEmitter;
   /** Called once, when the lease has ended, whatever ended it. */
   leaseEnded(lease: HeldLease): void;
   /** Asks the store whether the lease is still held. Rejects with `LeaseUncertainError` where that stays unknown. */
@@ -64,13 +66,16 @@ export class HeldLease extends Lease implements Grant {
   awaitingRenewal = false;
   /** Whether the fence has been raised to this grant. */
   activated = false;
-  /** Whether the method it was taken for has begun. */
+  /** Whether it is out of the hands of the one who took it: its place in the line goes on when it ends. */
   started = false;
+  /** Whether the method it was taken for has begun. */
+  begun = false;
   acceptedWrites = 0;
   /** Whether the call that took it is over, whatever became of the lease. Late work of the call does not stand on it. */
   isOver = false;
 
   private deadline = -Infinity;
+  private uncertainSince: number | undefined;
   private phase: LeaseState = 'held';
   private hasEnded = false;
   private endReason: FencingError | undefined;
@@ -133,6 +138,19 @@ export class HeldLease extends Lease implements Grant {
     return this.hasEnded ? this.reason : undefined;
   }
 
+  /** What events tell of it. */
+  get facts(): Grant {
+    return { key: this.key, owner: this.owner, generation: this.generation };
+  }
+
+  /** Why it ended before its call did; `undefined` where it did not. */
+  get loss(): LossReason | undefined {
+    if (!this.hasEnded || this.phase === 'released') return undefined;
+    const { reason } = this;
+    if (reason instanceof LeaseLostError) return reason.reason;
+    return reason instanceof StaleGenerationError ? 'stale' : 'uncertain';
+  }
+
   /** The monotonic time at which the validity ends. */
   get validUntil(): number {
     return this.deadline;
@@ -147,9 +165,19 @@ export class HeldLease extends Lease implements Grant {
   /** A renewal that was sent at `sentAt` was confirmed. */
   confirm(sentAt: number): void {
     if (this.ended()) return;
+    const { events, clock } = this.host;
+    if (events.hears('lease.renewed')) {
+      const now = clock.now();
+      events.emit('lease.renewed', {
+        ...this.facts,
+        marginMs: this.deadline - now,
+        uncertainMs: this.uncertainSince === undefined ? 0 : now - this.uncertainSince,
+      });
+    }
     this.extend(sentAt);
     this.awaitingRenewal = false;
     this.phase = 'held';
+    this.uncertainSince = undefined;
     this.changeListeners?.forEach((listener) => listener());
   }
 
@@ -157,6 +185,10 @@ export class HeldLease extends Lease implements Grant {
   doubt(cause?: unknown): void {
     if (this.ended() || this.phase === 'uncertain') return;
     this.phase = 'uncertain';
+    const { events, clock } = this.host;
+    this.uncertainSince = clock.now();
+    if (events.hears('lease.uncertain'))
+      events.emit('lease.uncertain', { ...this.facts, remainingMs: this.deadline - this.uncertainSince });
     if (this.options.onUncertain === 'stop') {
       this.end('uncertain', new LeaseUncertainError(this.key, this.generation, cause));
     }

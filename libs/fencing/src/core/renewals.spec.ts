@@ -2,6 +2,7 @@ import { beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { FaultyStore, leaseOptions } from '../../../../test/support/faulty-store.js';
 import { Gate } from '../../../../test/support/gate.js';
 import { ManualClock } from '../testing/manual-clock.js';
+import { FencingEmitter } from './events.js';
 import { HeldLease } from './lease.js';
 import type { LeaseOptions } from './options.js';
 import { Renewals } from './renewals.js';
@@ -33,6 +34,7 @@ describe('renewals', () => {
     const lease = new HeldLease(key, key, answer.generation, grantedAt, resolved, {
       clock,
       logger: { warn: () => undefined, error: () => undefined },
+      events: new FencingEmitter(),
       leaseEnded: ended,
       confirm: async () => undefined,
       raise: async () => undefined,

@@ -1,4 +1,5 @@
 import type { CancelTimer, Clock } from './clock.js';
+import { tellUnavailable } from './events.js';
 import type { HeldLease } from './lease.js';
 import type { LeaseStore } from './lease-store.js';
 
@@ -116,6 +117,7 @@ export class Renewals {
         }
       });
     } catch (error) {
+      tellUnavailable(leases[0]?.host.events, error);
       for (const lease of leases) lease.doubt(error);
     }
   }

@@ -1,5 +1,6 @@
 import type { Clock } from './clock.js';
 import { StoreUnavailableError } from './errors.js';
+import { type FencingEmitter, tellUnavailable } from './events.js';
 import type { LeaseStore, ReleaseAnswer, ReleaseRequest } from './lease-store.js';
 import type { FencingLogger } from './logger.js';
 import { Timeouts } from './timeouts.js';
@@ -9,6 +10,7 @@ export interface StoreClientOptions {
   readonly store: LeaseStore;
   readonly clock: Clock;
   readonly logger: FencingLogger;
+  readonly events?: FencingEmitter;
   /** How long one request to the lease store may take, ms. */
   readonly storeTimeoutMs: number;
 }
@@ -40,9 +42,13 @@ export class StoreClient {
     const { storeTimeoutMs } = this.options;
     const left = until - this.clock.now();
     if (left <= 0 || left >= storeTimeoutMs)
-      return new Promise((resolve, reject) => this.timeouts.bound(work, resolve, reject));
+      return new Promise((resolve, reject) =>
+        this.timeouts.bound(work, resolve, (error) => reject(this.tellFailure(error))),
+      );
     const bound = Math.max(SHORTEST_BOUND_MS, left);
-    return within(this.clock, bound, work, () => unanswered(bound));
+    return within(this.clock, bound, work, () => unanswered(bound)).catch((error: Error) => {
+      throw this.tellFailure(error);
+    });
   }
 
   /**
@@ -61,7 +67,8 @@ export class StoreClient {
         this.released();
         answered?.(answer);
       },
-      () => {
+      (error) => {
+        this.tellFailure(error);
         answered?.(undefined);
         // Whatever became of the successor, it asks for itself now.
         const again = { key: request.key, owner: request.owner, holdMs: request.holdMs };
@@ -82,6 +89,11 @@ export class StoreClient {
     const all = new Promise<void>((resolve) => (this.onReleased = resolve));
     const { storeTimeoutMs } = this.options;
     await within(this.clock, storeTimeoutMs, all, () => unanswered(storeTimeoutMs)).catch(() => undefined);
+  }
+
+  private tellFailure(error: Error): Error {
+    tellUnavailable(this.options.events, error);
+    return error;
   }
 
   private readonly released = (): void => {

@@ -14,15 +14,11 @@ describe('the line of callers that want one key', () => {
 
   const turn = { sentAt: 0 };
   function wait(owner: string, request: Partial<WaitRequest> = {}) {
-    const promise = lines.wait({
-      key: 'k',
-      owner,
-      ttlMs: 1_000,
-      startedAt: clock.now(),
-      until: clock.now() + 5_000,
-      draining: false,
-      ...request,
-    });
+    const startedAt = clock.now();
+    const promise = lines.wait(
+      { key: 'k', owner, ttlMs: 1_000, until: startedAt + 5_000, draining: false, ...request },
+      () => new LeaseBusyError('k', clock.now() - startedAt, lines.freeInMs('k')),
+    );
     promise.catch(() => undefined); // looked at later
     return promise;
   }

@@ -1,5 +1,5 @@
 import type { Clock } from './clock.js';
-import { LeaseBusyError, WaitAbortedError } from './errors.js';
+import { type LeaseBusyError, WaitAbortedError } from './errors.js';
 
 /** What a waiter gets when its turn comes. */
 export interface Turn {
@@ -18,7 +18,6 @@ export interface WaitRequest {
   readonly ttlMs: number;
   /** Monotonic time at which the wait ends. */
   readonly until: number;
-  readonly startedAt: number;
   readonly signal?: AbortSignal;
   readonly draining: boolean;
 }
@@ -63,9 +62,9 @@ export class WaitLines {
     return true;
   }
 
-  /** Waits for the turn. Rejects with `LeaseBusyError` at `until`, with `WaitAbortedError` when the signal aborts. */
-  wait(request: WaitRequest): Promise<Turn> {
-    const { key, signal, until, startedAt } = request;
+  /** Waits for the turn. Rejects with `busy()` at `until`, with `WaitAbortedError` when the signal aborts. */
+  wait(request: WaitRequest, busy: () => LeaseBusyError): Promise<Turn> {
+    const { key, signal, until } = request;
     const { waiters } = this.lines.get(key)!;
     return new Promise((resolve, reject) => {
       let settled = false;
@@ -92,9 +91,7 @@ export class WaitLines {
         },
       };
       const onAbort = (): void => giveUp(new WaitAbortedError(key, signal?.reason));
-      const cancelTimer = this.clock.setTimer(until - this.clock.now(), () =>
-        giveUp(new LeaseBusyError(key, this.clock.now() - startedAt, this.freeInMs(key))),
-      );
+      const cancelTimer = this.clock.setTimer(until - this.clock.now(), () => giveUp(busy()));
       signal?.addEventListener('abort', onAbort, { once: true });
       waiters.push(waiter);
     });

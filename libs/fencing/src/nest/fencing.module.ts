@@ -8,10 +8,11 @@ import {
   MODULE_OPTIONS_TOKEN,
   type OPTIONS_TYPE,
 } from './fencing.module-definition.js';
+import { FencingEvents } from './fencing-events.js';
 import { FencingRuntime } from './fencing.runtime.js';
 import { FencingService } from './fencing.service.js';
 import { checkAsyncOptions, checkSyncOptions } from './module-options.js';
-import { DEFAULT_INSTANCE, fencingServiceToken, runtimeToken } from './tokens.js';
+import { DEFAULT_INSTANCE, fencingEventsToken, fencingServiceToken, runtimeToken } from './tokens.js';
 
 /**
  * ```ts
@@ -36,6 +37,7 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
   const token = runtimeToken(name);
   const isDefault = name === DEFAULT_INSTANCE;
   const service = isDefault ? FencingService : fencingServiceToken(name);
+  const events = isDefault ? FencingEvents : fencingEventsToken(name);
   const providers: Provider[] = [
     {
       provide: token,
@@ -47,6 +49,11 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
       provide: service,
       inject: [token],
       useFactory: (runtime: FencingRuntime) => new FencingService(runtime),
+    },
+    {
+      provide: events,
+      inject: [token],
+      useFactory: (runtime: FencingRuntime) => new FencingEvents(runtime.events),
     },
     // One filter is enough for all instances: it goes by the kind of error.
     ...(isDefault
@@ -63,6 +70,6 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
   return {
     ...definition,
     providers: [...(definition.providers ?? []), ...providers],
-    exports: [...(definition.exports ?? []), token, service],
+    exports: [...(definition.exports ?? []), token, service, events],
   };
 }

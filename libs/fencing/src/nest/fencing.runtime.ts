@@ -8,12 +8,14 @@ import type { DiscoveryService, ModuleRef } from '@nestjs/core';
 import { systemClock } from '../core/clock.js';
 import { currentFrame } from '../core/context.js';
 import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
+import { FencingEmitter } from '../core/events.js';
 import type { Fence } from '../core/fence.js';
 import { FencedWrites } from '../core/fenced-writes.js';
 import type { BuildKey } from '../core/key.js';
 import { LeaseKeeper } from '../core/lease-keeper.js';
 import type { LeaseStore } from '../core/lease-store.js';
 import type { Lease } from '../core/lease.js';
+import type { FencingLogger } from '../core/logger.js';
 import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
 import type { FenceSource } from '../core/sources.js';
 import { within } from '../core/timing.js';
@@ -46,8 +48,13 @@ const live = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing
 /** One instance of the package in one application: what the decorators and `FencingService` call. */
 export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
   private readonly logger = new Logger('Fencing');
+  readonly events: FencingEmitter;
   private readonly defaults: ResolvedLeaseOptions;
   private readonly resolved = new WeakMap<object, ResolvedLeaseOptions>();
+  private readonly log: FencingLogger = {
+    warn: (message) => this.logger.warn(message),
+    error: (message, cause) => this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
+  };
   private readonly adopter = new InstanceAdopter(this);
   private parts: Parts | undefined;
   private starting: Promise<Parts> | undefined;
@@ -59,6 +66,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     private readonly discovery: DiscoveryService,
   ) {
     this.defaults = checkModuleOptions(options);
+    this.events = new FencingEmitter(name, this.log);
   }
 
   /**
@@ -206,16 +214,12 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     const store = await this.options.leases;
     checkLeaseStore(store);
     const fence = this.createFence();
-    const logger = {
-      warn: (message: string) => this.logger.warn(message),
-      error: (message: string, cause?: unknown) =>
-        this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
-    };
     const keeper = new LeaseKeeper({
       store,
       fence,
       clock: systemClock,
-      logger,
+      logger: this.log,
+      events: this.events,
       storeTimeoutMs: this.storeTimeoutMs,
     });
     return { store, fence, keeper, writes: new FencedWrites(keeper, fence) };

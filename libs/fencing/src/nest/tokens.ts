@@ -16,6 +16,11 @@ export function runtimeProperty(name = DEFAULT_INSTANCE): symbol {
   return Symbol.for(`nestjs-fencing/runtime/${name}`);
 }
 
+/** Token of the `FencingEvents` of a named instance; those of the default one are injected by their class. */
+export function fencingEventsToken(name: string): symbol {
+  return Symbol.for(`nestjs-fencing/events/${name}`);
+}
+
 /** Token of the `FencingService` of a named instance; the default one is injected by its class. */
 export function fencingServiceToken(name: string): symbol {
   return Symbol.for(`nestjs-fencing/service/${name}`);

@@ -1,0 +1,131 @@
+import { type Channel, channel } from 'node:diagnostics_channel';
+import { StoreUnavailableError } from './errors.js';
+import type { FencingLogger } from './logger.js';
+
+/** The grant that an event is about. The key is the caller's text: it belongs in no metric label and no log. */
+export interface GrantFacts {
+  readonly key: string;
+  readonly owner: string;
+  readonly generation: number;
+}
+
+/** Why a lease ended before its call did. `superseded`: another owner was seen at the store; `stale`: in the database. */
+export type LossReason = 'expired' | 'superseded' | 'stale' | 'uncertain' | 'unsettled' | 'drained';
+
+/** What each event tells. Times are in ms. */
+export interface FencingEventFacts {
+  /** A caller found its key taken, and waits for it or gives up (`waitMs` is what is left of its wait). */
+  'lease.contended': { readonly key: string; readonly waitMs: number };
+  /** A caller's wait is over, and its key is still taken. */
+  'lease.busy': { readonly key: string; readonly waitedMs: number };
+  /** A lease was granted and activated; its method begins now. `waitedMs` runs from the call. */
+  'lease.acquired': GrantFacts & {
+    readonly ttlMs: number;
+    readonly waitedMs: number;
+    readonly activated: boolean;
+  };
+  /** `marginMs`: validity that was left when the answer came. `uncertainMs`: how long it had been in doubt; 0 as a rule. */
+  'lease.renewed': GrantFacts & { readonly marginMs: number; readonly uncertainMs: number };
+  /** A renewal failed or had no answer in time; validity is left. */
+  'lease.uncertain': GrantFacts & { readonly remainingMs: number };
+  'lease.lost': GrantFacts & {
+    readonly reason: LossReason;
+    readonly heldMs: number;
+    readonly acceptedWrites: number;
+  };
+  'lease.released': GrantFacts & { readonly heldMs: number; readonly acceptedWrites: number };
+  /** The database confirmed the commit. Of several keys, the first; `keys` counts them. */
+  'write.accepted': GrantFacts & { readonly keys: number; readonly tookMs: number };
+  /** The database refused the generation. `current`: what its fence names instead. */
+  'write.stale': GrantFacts & { readonly current: number | undefined };
+  /** Refused without asking the database: the lease had ended, or was in doubt. `code` is the error's. */
+  'write.refused': GrantFacts & { readonly code: string };
+  /** The commit's answer was lost, and its outcome could not be found out. */
+  'write.unknown': GrantFacts & { readonly tookMs: number };
+  /** The operation had been accepted before; its stored result was answered. */
+  'operation.duplicate': GrantFacts & { readonly operation: string };
+  /** A request had no answer, or a refusal that may pass. */
+  'store.unavailable': { readonly store: 'lease store' | 'database'; readonly cause: unknown };
+  /** The lease store was behind the database (it lost its counter), and counts on from there again. */
+  'store.healed': GrantFacts & { readonly behind: number };
+}
+
+export type FencingEventName = keyof FencingEventFacts;
+
+/** An event, told apart by its `name`. */
+export type FencingEvent = {
+  [Name in FencingEventName]: {
+    readonly name: Name;
+    /** The instance of the module. */
+    readonly instance: string;
+    /** Wall-clock time. */
+    readonly at: Date;
+  } & FencingEventFacts[Name];
+}[FencingEventName];
+
+export const FENCING_EVENT_NAMES: readonly FencingEventName[] = Object.freeze([
+  'lease.contended',
+  'lease.busy',
+  'lease.acquired',
+  'lease.renewed',
+  'lease.uncertain',
+  'lease.lost',
+  'lease.released',
+  'write.accepted',
+  'write.stale',
+  'write.refused',
+  'write.unknown',
+  'operation.duplicate',
+  'store.unavailable',
+  'store.healed',
+]);
+
+/** The name of an event's channel in `node:diagnostics_channel`. */
+export const fencingChannelName = (name: FencingEventName): string => `nestjs-fencing:${name}`;
+
+const CHANNELS = Object.fromEntries(
+  FENCING_EVENT_NAMES.map((name) => [name, channel(fencingChannelName(name))]),
+) as unknown as Readonly<Record<FencingEventName, Channel>>;
+
+/**
+ * Tells what happens in one instance of the package: to the listeners of this instance, and on the channels of the process.
+ * Who has something to tell asks `hears` first, so that nothing is computed where nobody listens.
+ */
+export class FencingEmitter {
+  private readonly listeners = new Set<(event: FencingEvent) => void>();
+
+  constructor(
+    private readonly instance = 'default',
+    private readonly logger?: FencingLogger,
+  ) {}
+
+  hears(name: FencingEventName): boolean {
+    return this.listeners.size > 0 || CHANNELS[name].hasSubscribers;
+  }
+
+  emit<Name extends FencingEventName>(name: Name, facts: FencingEventFacts[Name]): void {
+    const event = { name, instance: this.instance, at: new Date(), ...facts } as unknown as FencingEvent;
+    for (const listener of this.listeners) {
+      try {
+        listener(event);
+      } catch (error) {
+        this.logger?.error(`A listener of ${name} threw; it was contained.`, error);
+      }
+    }
+    CHANNELS[name].publish(event);
+  }
+
+  /** Hears every event of this instance. Answers how to stop. */
+  listen(listener: (event: FencingEvent) => void): () => void {
+    // Of its own for each call: one function may listen twice.
+    const own = (event: FencingEvent): void => listener(event);
+    this.listeners.add(own);
+    return () => this.listeners.delete(own);
+  }
+}
+
+/** Tells of `error` where it means that the lease store or the database did not answer. */
+export function tellUnavailable(events: FencingEmitter | undefined, error: unknown): void {
+  if (!events?.hears('store.unavailable') || !(error instanceof StoreUnavailableError)) return;
+  events.emit('store.unavailable', { store: error.store, cause: error.cause ?? error });
+}
