@@ -25,6 +25,11 @@ describe("the campaign's checker", () => {
     expect(new Set(PLANTED.map(({ breaks }) => breaks[0]))).toEqual(new Set(RULES.map(({ name }) => name)));
   });
 
+  it('has, for every rule, a planted history that no other rule rejects', () => {
+    const alone = PLANTED.filter(({ breaks }) => new Set(breaks).size === 1).map(({ breaks }) => breaks[0]!);
+    expect(RULES.map(({ name }) => name).filter((name) => !alone.includes(name))).toEqual([]);
+  });
+
   it('shows the steps that prove a finding, in the order of time', () => {
     const { chapter } = PLANTED.find(({ breaks }) => breaks[0] === 'I2')!;
     const { rules } = check(trueStory(chapter).evidence());

@@ -43,6 +43,19 @@ export const PLANTED: readonly Planted[] = [
     },
   },
   {
+    name: 'a commit bears the generation of another owner',
+    says: 'two owners wrote with one generation',
+    breaks: ['I1'],
+    chapter(story) {
+      const first = story.begin('w0', ['alpha']);
+      story.write(first);
+      story.end(first);
+      const second = story.begin('w1', ['alpha'], { grant: { generation: 50 } });
+      story.write(second, { as: { generation: first.grants[0]!.generation } });
+      story.end(second);
+    },
+  },
+  {
     name: 'an older grant commits after a newer one was activated that never writes',
     says: 'after a newer one had been activated',
     breaks: ['I2'],
@@ -65,6 +78,20 @@ export const PLANTED: readonly Planted[] = [
       const newer = story.begin('w1', ['alpha']);
       story.write(older);
       story.write(newer);
+      story.end(older);
+      story.end(newer);
+    },
+  },
+  {
+    name: 'the same, by a worker whose note of what it read is lost',
+    says: 'somebody else wrote between',
+    breaks: ['I3'],
+    chapter(story) {
+      const older = story.begin('w0', ['alpha']);
+      story.wait(2 * TTL);
+      const newer = story.begin('w1', ['alpha'], { notesReads: false });
+      story.write(older, { field: 'entry' });
+      story.write(newer, { field: 'entry' });
       story.end(older);
       story.end(newer);
     },

@@ -59,7 +59,11 @@ export class Story {
   }
 
   /** A worker calls, is granted the keys, activates them and reads. */
-  begin(who: string, keys: string[], { kind = 'modify', grant = {}, waitMs = 3_000 } = {}): Told {
+  begin(
+    who: string,
+    keys: string[],
+    { kind = 'modify', grant = {}, waitMs = 3_000, notesReads = true } = {},
+  ): Told {
     const call = `${who}-${++this.count}`;
     this.note(who, { e: 'call', call, kind, keys, waitMs });
     const grants = keys.map((key) => {
@@ -78,7 +82,9 @@ export class Story {
     });
     this.note(who, { e: 'enter', call, grants });
     const read = new Map(keys.map((key) => [key, this.cell(key)]));
-    for (const grant of grants) this.note(who, { e: 'read', call, ...grant, seq: read.get(grant.key)!.seq });
+    if (notesReads)
+      for (const grant of grants)
+        this.note(who, { e: 'read', call, ...grant, seq: read.get(grant.key)!.seq });
     return { who, call, grants, read };
   }
 
