@@ -7,19 +7,20 @@ import { Gate } from './support/gate.js';
 
 const read = (file: string) => readFileSync(new URL(`../${file}`, import.meta.url), 'utf8');
 
-describe('docs/everyday.md', () => {
-  const source = read('test/readme/everyday.ts');
+describe.each(['everyday', 'migrating'])('docs/%s.md', (page) => {
+  const source = read(`test/readme/${page}.ts`);
+  const shown = read(`docs/${page}.md`);
   const regions = [...source.matchAll(/\/\/ #region (\S+)\n([\s\S]*?)\n\/\/ #endregion/g)];
 
   it.each(regions.map(([, name, code]) => ({ name, code })))(
     'shows $name as it is compiled here',
     ({ code }) => {
-      expect(read('docs/everyday.md')).toContain('```ts\n' + code + '\n```');
+      expect(shown).toContain('```ts\n' + code + '\n```');
     },
   );
 
   it('shows no other code', () => {
-    expect(read('docs/everyday.md').match(/^```ts/gm)).toHaveLength(regions.length);
+    expect(shown.match(/^```ts/gm)).toHaveLength(regions.length);
   });
 });
 
