@@ -11,7 +11,7 @@ export default {
   modulePathIgnorePatterns: ['<rootDir>/dist/', '<rootDir>/libs/[^/]+/dist/'],
   moduleNameMapper: {
     '^nestjs-fencing$': '<rootDir>/libs/fencing/src/index.ts',
-    '^nestjs-fencing/(redis|typeorm|testing)$': '<rootDir>/libs/fencing/src/$1/index.ts',
+    '^nestjs-fencing/(redis|typeorm|testing|board|otel)$': '<rootDir>/libs/fencing/src/$1/index.ts',
     '^(\\.{1,2}/.*)\\.js$': '$1',
   },
   transform: { '^.+\\.ts$': ['@swc/jest', { swcrc: false, sourceMaps: 'inline', ...swcOptions }] },

@@ -1,39 +1,23 @@
-// Imports every entry point of the built package by its published name in plain Node, as ES module and by require.
-import { execFileSync } from 'node:child_process';
-import { existsSync, readFileSync } from 'node:fs';
-import path from 'node:path';
-import { projectRoot } from './services.mjs';
+// node scripts/check-package.mjs: judges the built package (libs/fencing/dist) as its users will meet it.
+import { checkBothCopies } from './package/both-copies.mjs';
+import { checkDependencies, checkRootTypes } from './package/dependencies.mjs';
+import { checkEntryPoints } from './package/entry-points.mjs';
+import { checkTarball } from './package/tarball.mjs';
 
-const lib = path.join(projectRoot, 'libs', 'fencing');
-/** @type {{ name: string, exports: Record<string, unknown> }} */
-const { name, exports } = JSON.parse(readFileSync(path.join(lib, 'package.json'), 'utf8'));
-
-/** The names that an entry point exports; a package may import itself by name from inside its folder.
- * @param {string[]} args @param {string} code @returns {string[]} */
-function names(args, code) {
-  const printed = execFileSync(process.execPath, [...args, '-e', code], { cwd: lib, encoding: 'utf8' });
-  return JSON.parse(printed);
-}
+/** @type {Record<string, () => Promise<string[]>>} what is checked, and how; each answers what is wrong */
+const CHECKS = {
+  'every entry point loads, with the same names from import and require': checkEntryPoints,
+  'both copies in one process share context, errors and tokens': checkBothCopies,
+  "the root's declarations name no driver": checkRootTypes,
+  'every dependency is justified in docs/package.md, and no other': checkDependencies,
+  'the tarball is small, and publint and are-the-types-wrong have nothing to say': checkTarball,
+};
 
 let failed = false;
-for (const entry of Object.keys(exports).filter((key) => key !== './package.json')) {
-  const specifier = JSON.stringify(path.posix.join(name, entry));
-  const print = (/** @type {string} */ module) =>
-    `console.log(JSON.stringify(Object.keys(${module}).sort()))`;
-  // Node takes "module-sync" for both; without it require gives the CommonJS copy, as in Jest and older tools.
-  const cjs = path.join(lib, 'dist', 'cjs', entry, 'index.js');
-  const found = {
-    import: names(['--input-type=module'], print(`await import(${specifier})`)),
-    require: names(['--input-type=commonjs'], print(`require(${specifier})`)),
-    cjs: existsSync(cjs) ? names(['--input-type=commonjs'], print(`require(${JSON.stringify(cjs)})`)) : [],
-  };
-  const lists = Object.values(found).map((list) =>
-    list.filter((key) => key !== '__esModule' && key !== 'module.exports'),
-  );
-  const same = lists.every((list) => list.length > 0 && list.join() === lists[0]?.join());
-  console.log(
-    `${same ? 'ok' : 'DIFFERENT'} ${specifier}: ${lists.map((list) => list.length).join(' = ')} exports`,
-  );
-  failed ||= !same;
+for (const [what, check] of Object.entries(CHECKS)) {
+  const problems = await check().catch((error) => [String(error?.stack ?? error)]);
+  console.log(`${problems.length === 0 ? 'ok    ' : 'FAILED'} ${what}`);
+  for (const problem of problems) console.error(`       ${problem}`);
+  failed ||= problems.length > 0;
 }
 process.exit(failed ? 1 : 0);

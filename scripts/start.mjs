@@ -53,7 +53,7 @@ async function servers() {
   console.error(
     redis
       ? `Redis: ${withoutPassword(redis.url)} (${redis.source})`
-      : `${REDIS_HELP} (until then the app keeps its leases without Redis)`,
+      : `${REDIS_HELP} (until then the app keeps its leases in PostgreSQL)`,
   );
   if (!shared) {
     /** @type {Note} */

@@ -94,6 +94,9 @@ export const checks = [
   ...of('operations', [
     ['holds', '', 'an unknown commit is settled by a new activation'],
     ['holds', '-DRESEND', 'or by sending the same operation again'],
+    ['holds', '-DSETTLE', 'or by waiting for its claim and reading the receipt; the grant goes on'],
+    ['holds', '-DSETTLE -DTWO_KEYS -DNO_ALONE', '... and without a common lease'],
+    ['TOLD', '-DSETTLE -DPEEK -DNO_ALONE', 'a receipt that is read without waiting'],
     ['holds', '-DTWO_KEYS -DNO_ALONE', 'the receipt alone keeps I10, without a common lease'],
     ['ALONE', '-DGO_ON', 'an unknown commit is forgotten'],
     ['I10', '-DNO_RECEIPT -DNO_ALONE', 'no receipts'],

@@ -7,14 +7,17 @@
  *
  * Options     (default)        a commit without an answer is settled by a new activation, then the operation is sent again
  *             -DRESEND         ... the same operation is sent again under the same grant
+ *             -DSETTLE         ... it is looked for under the same grant: wait until the claim is no longer pending, then read the
+ *                              receipt. "Not accepted" lets the process send it again, or leave it and go on
  *             -DTWO_KEYS       the senders hold leases of different keys: only the receipt is between them
  * Checks      I10      the effect of an operation is committed at most once
- *             TOLD     "done before" is answered only where the effect is committed
+ *             TOLD     "done before" is answered only where the effect is committed; "not accepted" only where it never will be
  *             ALONE    no other transaction, of the same owner neither, commits between a transaction's READ and its COMMIT
  *                      (-DNO_ALONE leaves it out)
  *
  * Wrong variants, which the checker must refute:
  *             -DGO_ON          a commit without an answer is forgotten: on to the next operation under the same grant
+ *             -DPEEK           (with SETTLE) the receipt is read without waiting
  *             -DNO_RECEIPT     no receipts: a duplicate is done again
  *             -DLOOK_FIRST     SELECT the receipt, then insert it without a unique index
  *             -DRECEIPT_AFTER  the receipt is written by a transaction of its own, after the effect
@@ -56,9 +59,24 @@ byte orphan;			/* bit s: the client of backend s is gone */
 byte clean;			/* bit s: nobody else has committed since the READ for backend s */
 byte receipts, claims[OPS+1];	/* committed receipts, as bits; who has inserted one and not committed (slot+1) */
 byte effects[OPS+1];		/* ghost: committed effects */
+#ifdef SETTLE
+byte denied;			/* ghost, bit s: the client of lost backend s was told "not accepted" */
+/* COMMIT was sent; what breaks before it is known to be nothing */
+#define LOST(s) (state[s]==CLAIMED || state[s]==COMMITTED || state[s]==ABORTED)
+#else
+#define LOST(s) (state[s]!=IDLE)
+#endif
+#ifdef PEEK
+#define SETTLED(o) true
+#else
+#define SETTLED(o) (claims[o]==0)	/* an INSERT of the same id would wait until then */
+#endif
 
 inline over(s, outcome) {
 	clean = clean & ~BIT(s);
+#ifdef SETTLE
+	denied = denied & ~BIT(s);
+#endif
 	if
 	:: orphan&BIT(s) -> orphan = orphan & ~BIT(s); state[s] = IDLE; op[s] = 0; grant[s] = 0
 	:: else -> state[s] = outcome
@@ -102,6 +120,9 @@ end:	do
 #ifndef NO_ALONE
 		DEMAND(clean&BIT(s), ALONE);
 #endif
+#ifdef SETTLE
+		DEMAND(!(denied&BIT(s)), TOLD);
+#endif
 		effects[op[s]]++;
 		DEMAND(effects[op[s]]<=1, I10);
 		clean = 0;
@@ -118,10 +139,14 @@ end:	do
 	od
 }
 
+#define OP (id==0 -> n : OPS+1-n)
 #define TAKE(outcome) state[SLOT(b)]==outcome -> state[SLOT(b)] = IDLE; op[SLOT(b)] = 0; grant[SLOT(b)] = 0; b = 0
 
 proctype Process(byte id) {
 	byte gen, n, taken, b;
+#ifdef SETTLE
+	byte lost;		/* the backend that is looked for, + 1 */
+#endif
 	n = 1;
 GRANT:	/* a new grant, and its activation, which waits for what the grant before has left open */
 	if
@@ -135,7 +160,7 @@ GRANT:	/* a new grant, and its activation, which waits for what the grant before
 NEXT:	if :: d_step { n>OPS -> taken = 0; n = 0; gen = 0 } -> goto DONE :: n<=OPS fi;
 SEND:	atomic {
 		if :: state[SLOT(0)]==IDLE -> b = 0 :: else -> state[SLOT(1)]==IDLE -> b = 1 fi;
-		state[SLOT(b)] = READY; op[SLOT(b)] = (id==0 -> n : OPS+1-n); grant[SLOT(b)] = gen;
+		state[SLOT(b)] = READY; op[SLOT(b)] = OP; grant[SLOT(b)] = gen;
 		clean = clean|BIT(SLOT(b))
 	};
 	state[SLOT(b)] = SENT;
@@ -144,7 +169,10 @@ SEND:	atomic {
 	:: d_step { TAKE(DUPLICATE); n++ } -> goto NEXT
 	:: d_step { TAKE(REFUSED) } -> goto GRANT
 	:: d_step { TAKE(ABORTED) } -> goto SEND
-	:: d_step { state[SLOT(b)]!=IDLE ->		/* the connection is lost: unknown */
+	:: d_step { LOST(SLOT(b)) ->		/* the connection is lost: unknown */
+#ifdef SETTLE
+		lost = SLOT(b)+1;
+#endif
 		if
 		:: state[SLOT(b)]>=COMMITTED -> state[SLOT(b)] = IDLE; op[SLOT(b)] = 0; grant[SLOT(b)] = 0
 		:: else -> orphan = orphan|BIT(SLOT(b))
@@ -154,6 +182,14 @@ SEND:	atomic {
 		goto SEND
 #elif defined(GO_ON)
 		n++; goto NEXT
+#elif defined(SETTLE)
+		if
+		:: d_step { SETTLED(OP) && receipts&BIT(OP) -> DEMAND(effects[OP]==1, TOLD); lost = 0; n++ } -> goto NEXT
+		:: d_step { SETTLED(OP) && !(receipts&BIT(OP)) ->
+			if :: orphan&BIT(lost-1) -> denied = denied|BIT(lost-1) :: else fi; lost = 0 } ->
+			if :: goto SEND :: n++; goto NEXT fi
+		:: d_step { lost = 0 } -> goto GRANT	/* it took too long */
+		fi
 #else
 		goto GRANT
 #endif

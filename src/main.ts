@@ -9,4 +9,6 @@ app.enableShutdownHooks();
 await app.listen(process.env.PORT ?? 3000, '127.0.0.1');
 
 const url = await app.getUrl();
-new Logger('Report publisher').log(`Listening on ${url}. Try:  curl -X POST ${url}/reports/alice/rebuild`);
+new Logger('Report publisher').log(
+  `Listening on ${url}. Open it in a browser, or try:  curl -X POST ${url}/reports/alice/rebuild`,
+);

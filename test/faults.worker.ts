@@ -3,6 +3,7 @@ import { Redis, type RedisOptions } from 'ioredis';
 import type { EntityManager } from 'typeorm';
 import type { Lease } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
+import { postgresLeases } from 'nestjs-fencing/typeorm';
 import type { Outcome, RunRequest, Step, WorkerSettings } from './support/fault-bench.js';
 import { startFencedApp } from './support/fenced-app.js';
 import { gate, tell, told } from './support/worker-side.js';
@@ -12,14 +13,17 @@ import { gate, tell, told } from './support/worker-side.js';
  * `support/fault-bench.ts` is the test's side.
  */
 
-const { client, storeTimeoutMs } = JSON.parse(process.argv[2]!) as WorkerSettings;
+const { client, storeTimeoutMs, leases } = JSON.parse(process.argv[2]!) as WorkerSettings;
 for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
   process.on(event, (error: unknown) => console.error(event, error));
 }
 
 const redis = new Redis({ ...addressOf(process.env.REDIS_URL!), ...client });
 redis.on('error', () => undefined);
-const app = await startFencedApp({ leases: redisLeases(redis), fencing: { storeTimeoutMs } });
+const app = await startFencedApp({
+  leases: leases === 'postgres' ? postgresLeases({ ensureSchema: true }) : redisLeases(redis),
+  fencing: { storeTimeoutMs },
+});
 await tell('ready');
 
 for (;;) {

@@ -82,7 +82,7 @@ describe('the tables of the fence', () => {
 
   it.each(['fences', 'a "hostile" Schema; --', "it's"])('can be in the schema %s', async (schema) => {
     const own = await open({ fence: { schema } });
-    expect(await tables(own, schema)).toEqual(['fencing_fence', 'fencing_operation']);
+    expect(await tables(own, schema)).toEqual(['fencing_audit', 'fencing_fence', 'fencing_operation']);
     expect(await tables(own)).toEqual([]);
     await proveAtWork(own);
   });
@@ -90,7 +90,7 @@ describe('the tables of the fence', () => {
   it("are in the DataSource's schema where none is named", async () => {
     await (await unchecked()).dataSource.query('CREATE SCHEMA app');
     const bare = await open({ dataSource: { schema: 'app' } as Partial<DataSourceOptions> });
-    expect(await tables(bare, 'app')).toEqual(['fencing_fence', 'fencing_operation']);
+    expect(await tables(bare, 'app')).toEqual(['fencing_audit', 'fencing_fence', 'fencing_operation']);
     await proveAtWork(bare);
   });
 
@@ -124,20 +124,52 @@ describe('the tables of the fence', () => {
 
   it('of another version stop the boot, and both versions are named', async () => {
     const bare = await open();
-    await bare.dataSource.query(`COMMENT ON FUNCTION fencing_guard IS 'nestjs-fencing schema 0'`);
+    await bare.dataSource.query(`COMMENT ON PROCEDURE fencing_guard IS 'nestjs-fencing schema 0'`);
     const old = await unchecked();
     await expect(old.fence.check()).rejects.toThrow(
-      /'nestjs-fencing schema 0'.*needs 'nestjs-fencing schema 1'.*fencingMigrations/,
+      /'nestjs-fencing schema 0'.*needs 'nestjs-fencing schema 2'.*fencingMigrations/,
     );
   });
+
+  it.each([
+    ["the DataSource's schema", fencingMigrations, undefined],
+    ['a schema of their own', fencingMigrationsIn('fences'), 'fences'],
+  ])(
+    'of an older form become new, and keep what is in them, as the boot says it, in %s',
+    async (_, migrations, schema) => {
+      const bare = await open({ fence: { schema } });
+      const grant = newGrant(5);
+      await bare.activate(grant);
+      const before = schema ? `${schema}.` : '';
+      // As the first form of the migration left them.
+      await bare.dataSource.query(`DROP TABLE ${before}fencing_audit`);
+      await bare.dataSource.query(`DROP FUNCTION ${before}fencing_revoke, ${before}fencing_admit`);
+      await bare.dataSource.query(`DROP PROCEDURE ${before}fencing_guard`);
+      await bare.dataSource.query(
+        `CREATE FUNCTION ${before}fencing_guard(p_key text, p_generation bigint, p_owner text, p_idle_ms integer)
+         RETURNS void LANGUAGE sql AS ''`,
+      );
+      await bare.dataSource.query(`COMMENT ON FUNCTION ${before}fencing_guard IS 'nestjs-fencing schema 1'`);
+      const next = await unchecked({ schema });
+      await expect(next.fence.check()).rejects.toThrow(
+        /of fencingMigrations\) await new Migration\(\)\.up\(queryRunner\)/,
+      );
+      const runner = bare.dataSource.createQueryRunner();
+      for (const Migration of migrations) await new Migration().up(runner);
+      await runner.release();
+      await next.fence.check();
+      expect(await next.fence.inspect(grant.key)).toMatchObject({ generation: 5, owner: grant.owner });
+      await proveAtWork(next);
+    },
+  );
 
   it('whose guard lets everybody pass stop the boot', async () => {
     const bare = await open();
     await bare.dataSource.query(
-      `CREATE OR REPLACE FUNCTION fencing_guard(p_key text, p_generation bigint, p_owner text, p_idle_ms integer)
-       RETURNS void LANGUAGE sql AS ''`,
+      `CREATE OR REPLACE PROCEDURE fencing_guard(p_key text, p_generation bigint, p_owner text, p_idle_ms integer, p_generations text)
+       LANGUAGE sql AS ''`,
     );
-    await bare.dataSource.query(`COMMENT ON FUNCTION fencing_guard IS 'nestjs-fencing schema 1'`);
+    await bare.dataSource.query(`COMMENT ON PROCEDURE fencing_guard IS 'nestjs-fencing schema 2'`);
     await expect((await unchecked()).fence.check()).rejects.toThrow(/let a grant pass that nobody has/);
   });
 });
@@ -153,7 +185,7 @@ describe('a database user', () => {
     admin = await BareFence.open({ url: database.url, fence: { schema: 'fences' } });
     role = `role_${randomUUID().replaceAll('-', '')}`;
     await admin.dataSource.query(`CREATE ROLE ${role} LOGIN PASSWORD 'secret'`);
-    await admin.dataSource.query('REVOKE EXECUTE ON ALL FUNCTIONS IN SCHEMA fences FROM PUBLIC');
+    await admin.dataSource.query('REVOKE EXECUTE ON ALL ROUTINES IN SCHEMA fences FROM PUBLIC');
     const url = new URL(database.url);
     [url.username, url.password] = [role, 'secret'];
     user = await BareFence.open({
@@ -173,7 +205,9 @@ describe('a database user', () => {
   const NEEDED = [
     'USAGE ON SCHEMA fences',
     'EXECUTE ON FUNCTION fences.fencing_activate',
-    'EXECUTE ON FUNCTION fences.fencing_guard',
+    'EXECUTE ON PROCEDURE fences.fencing_guard',
+    'EXECUTE ON FUNCTION fences.fencing_revoke',
+    'INSERT ON fences.fencing_audit',
     ...['fencing_fence', 'fencing_operation'].flatMap((table) =>
       ['SELECT', 'INSERT', 'UPDATE'].map((right) => `${right} ON fences.${table}`),
     ),

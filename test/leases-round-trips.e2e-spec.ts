@@ -81,7 +81,7 @@ describe('what a call costs on the wire', () => {
     expect(plainBegin).toEqual({ type: 'Q', text: 'START TRANSACTION' });
     expect(begin!.text.split('; ')).toEqual([
       'START TRANSACTION',
-      expect.stringMatching(/^SELECT fencing_guard\(/),
+      expect.stringMatching(/^CALL fencing_guard\(/),
     ]);
     expect(rest).toEqual(plainRest);
   });

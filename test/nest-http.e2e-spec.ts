@@ -54,41 +54,41 @@ class UserGuard implements CanActivate {
 class Keys {
   @Post('params/:id')
   @Leased('params:{params.id}')
-  params(@CurrentLease() lease?: Lease): string {
+  async params(@CurrentLease() lease?: Lease): Promise<string> {
     return lease!.key;
   }
 
   @Post('body')
   @Leased('body:{body.order.id}')
-  body(@CurrentLease() lease?: Lease): string {
+  async body(@CurrentLease() lease?: Lease): Promise<string> {
     return lease!.key;
   }
 
   @Get('query')
   @Leased('query:{query.q}')
-  query(@CurrentLease() lease?: Lease): string {
+  async query(@CurrentLease() lease?: Lease): Promise<string> {
     return lease!.key;
   }
 
   @Get('headers')
   @Leased('headers:{headers.X-Tenant}')
-  headers(@CurrentLease() lease?: Lease): string {
+  async headers(@CurrentLease() lease?: Lease): Promise<string> {
     return lease!.key;
   }
 
   @Get('user')
   @Leased('user:{user.id}')
-  user(@CurrentLease() lease?: Lease): string {
+  async user(@CurrentLease() lease?: Lease): Promise<string> {
     return lease!.key;
   }
 
   @Post('argument/:id')
   @Leased((_lease: unknown, id: string, body: { n: number }) => `argument:${id}/${body.n}`)
-  argument(
+  async argument(
     @CurrentLease() lease: Lease | undefined,
     @Param('id') _id: string,
     @Body() _body: object,
-  ): string {
+  ): Promise<string> {
     return lease!.key;
   }
 }

@@ -12,6 +12,7 @@ import {
   memoryLeases,
 } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
+import { type Observable, of } from 'rxjs';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 
@@ -170,7 +171,7 @@ const MODULE: Case[] = [
   [
     'forRoot with an unknown option',
     () => FencingModule.forRoot(bad({ lease: 1 })),
-    /no option "lease"\. Options: leases, fence, defaults, storeTimeoutMs, drainMs, httpErrors, isGlobal, name/,
+    /no option "lease"\. Options: leases, fence, defaults, storeTimeoutMs, drainMs, httpErrors, strict, logKeys, audit, clock, isGlobal, name/,
   ],
   [
     'forRoot with a wrong name',
@@ -546,5 +547,45 @@ describe('the compiler refuses', () => {
     expect(() => decorate(Leased('k', { onBusy: 'wait' }))).toThrow(FencingConfigError);
     // @ts-expect-error no such level
     expect(() => decorate(FencedWrite({ isolation: 'NONE' }))).toThrow(FencingConfigError);
+  });
+
+  it('a method whose result does not come later: callers get a promise from now on', () => {
+    class Typed {
+      @Leased('promise')
+      async promise(): Promise<void> {}
+
+      @Leased('observable')
+      observable(): Observable<number> {
+        return of(1);
+      }
+
+      @FencedWrite()
+      iterable(): AsyncIterable<number> {
+        return { [Symbol.asyncIterator]: () => ({ next: async () => ({ done: true, value: 0 }) }) };
+      }
+
+      // @ts-expect-error a number is there at once
+      @Leased('number')
+      number(): number {
+        return 1;
+      }
+
+      // @ts-expect-error nothing is there at once
+      @FencedWrite()
+      nothing(): void {}
+
+      // @ts-expect-error an array is no stream
+      @Leased((id: string) => id)
+      array(_id: string): string[] {
+        return [];
+      }
+
+      // @ts-expect-error it may be a promise, and may not
+      @Leased('maybe')
+      maybe(): Promise<number> | number {
+        return 1;
+      }
+    }
+    expect(Typed).toBeDefined();
   });
 });

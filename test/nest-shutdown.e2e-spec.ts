@@ -1,4 +1,5 @@
-import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import { FencingService, StoreUnavailableError } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
@@ -146,6 +147,39 @@ describe('app.close() while leased methods run', () => {
     await other.close();
   });
 
+  it('says in one line how many were cut, and nothing where none was', async () => {
+    const said: string[] = [];
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation((line: unknown) => {
+      said.push(String(line));
+    });
+    try {
+      const app = await startFencedApp({ fencing: { drainMs: 0 } });
+      const leave = new Gate();
+      const calls = ['a', 'b', 'c'].map(async (key) => {
+        const entered = new Gate();
+        const call = app.fencing.run(`cut-${key}`, {}, async () => {
+          entered.open();
+          await leave.wait();
+        });
+        call.catch(() => undefined);
+        await entered.wait();
+        return { call };
+      });
+      const cut = await Promise.all(calls);
+      await app.close();
+      leave.open();
+      for (const { call } of cut) await expect(call).rejects.toMatchObject({ reason: 'drained' });
+      expect(said).toEqual(['3 leased methods were still running after drainMs; aborted, and released.']);
+      said.length = 0;
+      const quiet = await start();
+      await quiet.fencing.run('done', {}, () => undefined);
+      await quiet.close();
+      expect(said).toEqual([]);
+    } finally {
+      warn.mockRestore();
+    }
+  });
+
   it('may be called twice, and at once where nothing runs', async () => {
     const app = await start();
     await app.app.close();
@@ -176,12 +210,12 @@ describe('ten applications, one after the other in one process', () => {
       const fencing = app.get(FencingService);
       await fencing.run('again', {}, async () => {
         // Somebody waits, so that the connection for hints is opened as well.
-        const waiting = observer.fencing.run('again', { waitMs: 50 }, () => undefined);
+        const waiting = observer.fencing.run('again', { waitMs: 300 }, () => undefined);
         await expect(waiting).rejects.toMatchObject({ code: 'LEASE_BUSY' });
         await fencing.write({}, () => undefined);
       });
       await observer.fencing.run('again', {}, async () => {
-        await expect(fencing.run('again', { waitMs: 50 }, () => undefined)).rejects.toMatchObject({
+        await expect(fencing.run('again', { waitMs: 300 }, () => undefined)).rejects.toMatchObject({
           code: 'LEASE_BUSY',
         });
       });

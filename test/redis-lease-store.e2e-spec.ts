@@ -4,9 +4,9 @@ import { Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import type { LeaseStore, WakeHint } from 'nestjs-fencing';
 import { type RedisClient, redisLeases } from 'nestjs-fencing/redis';
+import { HOSTILE_KEYS, leaseStoreContract } from 'nestjs-fencing/testing';
 import { bucketOf } from '../libs/fencing/src/core/buckets.js';
 import { eventually } from './support/gate.js';
-import { HOSTILE_KEYS, itKeepsTheContract } from './support/lease-store-contract.js';
 import { RedisServer } from './support/redis-server.js';
 
 /** Both majors that the package supports; their types differ, what the package uses of them does not. */
@@ -49,7 +49,25 @@ describe.each(CLIENTS)('leases in Redis over ioredis %s', (_, connect) => {
   };
 
   describe('the contract', () => {
-    itKeepsTheContract(() => redisLeases(redis as RedisClient, { prefix: `test-${randomUUID()}` }));
+    // Connections of their own, as processes have them.
+    leaseStoreContract({ describe, it }, () => {
+      const own = `test-${randomUUID()}`;
+      const clients: Redis[] = [];
+      return {
+        open: () => {
+          const client = connect(process.env.REDIS_URL!, {});
+          clients.push(client);
+          return redisLeases(client as RedisClient, { prefix: own });
+        },
+        lose: async () => {
+          const keys = await redis.keys(`${own}:*`);
+          if (keys.length > 0) await redis.del(keys);
+        },
+        close: async () => {
+          await Promise.all(clients.map((client) => client.quit()));
+        },
+      };
+    });
   });
 
   it('never leaves a key without expiry, whatever step made or changed it', async () => {

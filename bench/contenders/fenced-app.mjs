@@ -11,6 +11,18 @@ import { connect } from './client.mjs';
 
 const ROWS = 100;
 
+/**
+ * A table with a row for each caller, and room for its new versions beside it.
+ * @param {DataSource} plain @param {string} table @param {number} [rows]
+ */
+export async function makeRows(plain, table, rows = ROWS) {
+  await plain.query(`DROP TABLE IF EXISTS ${table}`);
+  await plain.query(
+    `CREATE TABLE ${table} (id int PRIMARY KEY, value int NOT NULL, generation bigint NOT NULL DEFAULT 0) WITH (fillfactor = 10)`,
+  );
+  await plain.query(`INSERT INTO ${table} SELECT n, 0, 0 FROM generate_series(1, $1::int) n`, [rows]);
+}
+
 /** The same work for both: one row of its own for each caller. */
 export const UPDATE = 'UPDATE bench_row SET value = value + 1 WHERE id = $1';
 
@@ -19,6 +31,7 @@ export const UPDATE = 'UPDATE bench_row SET value = value + 1 WHERE id = $1';
  * @param {string} options.redisUrl
  * @param {string} options.databaseUrl
  * @param {number} [options.poolSize]
+ * @param {any[]} [options.entities]
  * @param {any[]} [options.controllers]
  * @param {(plain: DataSource) => any[]} [options.providers]
  */
@@ -26,15 +39,14 @@ export async function makeFencedApp({
   redisUrl,
   databaseUrl,
   poolSize = 10,
+  entities = [],
   controllers = [],
   providers = () => [],
 }) {
   const redis = await connect(redisUrl);
-  const database = /** @type {const} */ ({ type: 'postgres', url: databaseUrl, poolSize });
+  const database = /** @type {const} */ ({ type: 'postgres', url: databaseUrl, poolSize, entities });
   const plain = await new DataSource(database).initialize();
-  await plain.query('DROP TABLE IF EXISTS bench_row');
-  await plain.query('CREATE TABLE bench_row (id int PRIMARY KEY, value int NOT NULL) WITH (fillfactor = 10)');
-  await plain.query('INSERT INTO bench_row SELECT n, 0 FROM generate_series(1, $1::int) n', [ROWS]);
+  await makeRows(plain, 'bench_row');
 
   class BenchModule {}
   Module({
@@ -50,6 +62,8 @@ export async function makeFencedApp({
   return {
     app,
     plain,
+    /** What the fence and its repositories go through. */
+    fencedData: app.get(DataSource),
     fencing: app.get(FencingService),
     close: async () => {
       await app.close();

@@ -1,5 +1,5 @@
 import type { TypeOrmModuleOptions } from '@nestjs/typeorm';
-import { fencingMigrations } from 'nestjs-fencing/typeorm';
+import { fencingLeaseMigrations, fencingMigrations } from 'nestjs-fencing/typeorm';
 import { CreatePayments1764000000002 } from '../payments/create-payments.migration.js';
 import { CreateReportPublisher1764000000001 } from './create-report-publisher.migration.js';
 
@@ -9,7 +9,12 @@ export function databaseOptions(url: string | undefined): TypeOrmModuleOptions {
     type: 'postgres',
     url,
     autoLoadEntities: true,
-    migrations: [...fencingMigrations, CreateReportPublisher1764000000001, CreatePayments1764000000002],
+    migrations: [
+      ...fencingMigrations,
+      ...fencingLeaseMigrations,
+      CreateReportPublisher1764000000001,
+      CreatePayments1764000000002,
+    ],
     migrationsRun: true,
   };
 }

@@ -39,6 +39,22 @@ class UnfencedFence extends Fence<EntityManager> {
     return undefined;
   }
 
+  async receipt(): Promise<undefined> {
+    return undefined;
+  }
+
+  async pruneReceipts(): Promise<number> {
+    return 0;
+  }
+
+  revoke(): never {
+    throw new Error('There is no fence to raise.');
+  }
+
+  async pruneAudit(): Promise<number> {
+    return 0;
+  }
+
   async close(): Promise<void> {}
 }
 

@@ -342,18 +342,17 @@ const operatorFaults: Fault[] = [
           what: 'renew',
           key,
           owner,
-          obeyed: (renewed as number[][])[0]![0] !== 0,
+          obeyed: (renewed as [number, number[]])[1][0] !== 0,
         });
         const bucket = `fencing:{${bucketOf(key)}}`;
         const names = [leaseOf(key), `${bucket}:generation`, `${bucket}:waiters:${key}`];
-        const tail = [0, `${bucket}:wake`, key, 100, '', 0, '', 1, 0];
-        const released = await redis.command('EVAL', STEPS, 3, ...names, 'release', owner, ...tail);
+        const released = await redis.command('EVAL', STEPS, 3, ...names, 'release', owner, 0);
         history.note({
           e: 'intruder',
           what: 'release',
           key,
           owner,
-          obeyed: (released as number[][])[0]![0] !== 0,
+          obeyed: (released as number[])[0] !== 0,
         });
       }
       return {};
@@ -361,14 +360,16 @@ const operatorFaults: Fault[] = [
   },
 ];
 
-/** Whether a request takes a step of this name. */
-const hasStep = (name: string) => (request: string) =>
-  /^EVAL(SHA)?\b/i.test(request) && request.split(' ').includes(name);
+/** Whether a request takes a step of one of these names. */
+const hasStep =
+  (...names: string[]) =>
+  (request: string) =>
+    /^EVAL(SHA)?\b/i.test(request) && request.split(' ').some((word) => names.includes(word));
 
 const swallowFaults: Fault[] = [
   swallowed('acquire', 'redis', hasStep('acquire')),
   swallowed('renew', 'redis', hasStep('renew')),
-  swallowed('release', 'redis', hasStep('release')),
+  swallowed('release', 'redis', hasStep('release', 'handOver')),
   swallowed('activate', 'database', (request) => request.includes('fencing_activate')),
   swallowed('commit', 'database', (request) => request === 'COMMIT'),
 ];

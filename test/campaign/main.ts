@@ -153,7 +153,7 @@ function probe(url: string, history: HistoryFile): () => Promise<void> {
       for (const key of KEYS) {
         const lease = `fencing:{${bucketOf(key)}}:lease:${key}`;
         const held = await Promise.all([redis.get(lease), redis.pttl(lease)]).catch(() => undefined);
-        const [, owner, generation] = /^(\S+) (\d+)$/.exec(held?.[0] ?? '') ?? [];
+        const [, owner, generation] = /^(\S+) (\d+)(?: w)?$/.exec(held?.[0] ?? '') ?? [];
         if (owner)
           history.note({ e: 'probe', key, owner, generation: Number(generation), remainingMs: held![1] });
       }

@@ -88,7 +88,7 @@ export function fencingStatements(without?: Without): string[] {
   const { create } = new FencingSql();
   if (!without) return create;
   return create.map((statement) => {
-    const isGuard = statement.includes('FUNCTION fencing_guard(') && statement.startsWith('CREATE');
+    const isGuard = statement.includes('PROCEDURE fencing_guard(') && statement.startsWith('CREATE');
     const isActivate = statement.includes('FUNCTION fencing_activate(') && statement.startsWith('CREATE');
     if (isActivate && without !== 'guard-lock') return replace(statement, /\$\$[^]*\$\$/, NO_ACTIVATION);
     if (!isGuard) return statement;

@@ -11,6 +11,8 @@ const failures = `${typeorm}failures.ts`;
 const driver = `${typeorm}driver.ts`;
 const databaseCheck = `${typeorm}database-check.ts`;
 const typeormCheck = `${typeorm}typeorm-check.ts`;
+const settle = `${typeorm}settle-operation.ts`;
+const operationCore = 'libs/fencing/src/core/operation.ts';
 const control = `${typeorm}transaction-control.ts`;
 
 /** @param {string} title */
@@ -23,6 +25,10 @@ const boundaries = (title) => ({ test: 'fence-boundaries', title });
 const leaseEnd = (title) => ({ test: 'fence-lease-end', title });
 /** @param {string} title */
 const operations = (title) => ({ test: 'fence-operations', title });
+/** @param {string} title */
+const unknown = (title) => ({ test: 'test/unknown-commits.e2e', title });
+/** @param {string} title */
+const receipts = (title) => ({ test: 'operations-receipts', title });
 /** @param {string} title */
 const callers = (title) => ({ test: 'fence-callers', title });
 /** @param {string} title */
@@ -156,7 +162,7 @@ export default [
   {
     invariant: 'every one of several keys is guarded',
     file: transaction,
-    from: `const guards = this.authority.grants.map(`,
+    from: `const guards = grants.map(`,
     to: `const guards = this.authority.grants.slice(0, 1).map(`,
     ...guard('one of several keys is stale'),
   },
@@ -278,8 +284,8 @@ export default [
   {
     invariant: 'no setting of a fenced write is left for the next user of the connection (R8)',
     file: sql,
-    from: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true);`,
-    to: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, false);`,
+    from: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true),`,
+    to: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, false),`,
     ...boundaries('R8'),
   },
 
@@ -334,8 +340,8 @@ export default [
   {
     invariant: 'a paused transaction is cut when its lease is over',
     file: sql,
-    from: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true);`,
-    to: `NULL;`,
+    from: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true),`,
+    to: `PERFORM`,
     ...leaseEnd('not longer'),
   },
   {
@@ -372,8 +378,8 @@ export default [
   {
     invariant: 'another payload under the same id is refused',
     file: `${typeorm}operations.ts`,
-    from: `if (receipt?.fingerprint !== operation.fingerprint)`,
-    to: `if (!receipt)`,
+    from: `if (receipt?.fingerprint !== fingerprint) throw`,
+    to: `if (!receipt) throw`,
     ...operations('another payload'),
   },
   {
@@ -490,9 +496,9 @@ export default [
   {
     invariant: 'a commit whose answer is lost is unknown, not failed',
     file: transaction,
-    from: `if (!(await this.wasRefused(client, error))) throw new CommitUnknownError(this.key, error);`,
-    to: ``,
-    ...faults('whose answer is lost: unknown'),
+    from: `if (!(await this.wasRefused(client, error))) {`,
+    to: `if (false) {`,
+    ...faults('whose answer is lost, without an operation id: unknown'),
   },
   {
     invariant: 'an error in answer to COMMIT is a refusal in every language of the server',
@@ -539,6 +545,150 @@ export default [
     test: 'typeorm/driver',
   },
 
+  // -------------------------------------------------------------------------------------------------- unknown commits
+  {
+    invariant: 'I4: a lost commit is looked for only once its transaction has ended',
+    file: sql,
+    from: '`INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES (${id}, ${key}, ${generation}, ${owner}, ${fingerprint}) ON CONFLICT (id) DO NOTHING RETURNING id`,',
+    to: '`SELECT 1 WHERE NOT EXISTS (SELECT FROM ${this.operation} WHERE id = ${id})`,',
+    ...unknown('still runs is waited for'),
+  },
+  {
+    invariant: 'I10: looking for a lost commit leaves no receipt behind',
+    file: sql,
+    from: `'ROLLBACK',`,
+    to: `'COMMIT',`,
+    ...unknown('without leaving anything'),
+  },
+  {
+    invariant: 'the search for a lost commit is bounded by the server',
+    file: sql,
+    from: `set_config('lock_timeout', '\${waitMs}', true)\``,
+    to: `set_config('lock_timeout', '0', true)\``,
+    ...unknown('does not come in time'),
+  },
+  {
+    invariant: 'I4: the receipt of another owner is not taken for the own commit',
+    file: settle,
+    from: `if (receipt.owner === grant.owner && receipt.transaction === transaction)`,
+    to: `if (receipt)`,
+    ...unknown('another owner sent again'),
+  },
+  {
+    invariant: 'I4: nor is that of another transaction of the same owner',
+    file: settle,
+    from: `&& receipt.transaction === transaction`,
+    to: ``,
+    ...unknown('a duplicate'),
+  },
+  {
+    invariant: 'I10: a receipt of another payload is no answer to a lost commit',
+    file: `${typeorm}operations.ts`,
+    from: `if (receipt?.fingerprint !== fingerprint) throw`,
+    to: `if (!receipt) throw`,
+    ...unknown('another payload'),
+  },
+  {
+    invariant: 'a database that is away for a moment is asked again',
+    file: settle,
+    from: `if (sqlStateOf(error) === LOCK_TIMEOUT || setupError(error) || clock.now() + pause >= until)`,
+    to: `if (pause)`,
+    ...unknown('comes back in time'),
+  },
+  {
+    invariant: 'a lost commit is looked for as long as its session may live, whatever became of the lease',
+    file: fence,
+    from: `Math.ceil(transaction.outlivesMs) + SETTLE_MARGIN_MS`,
+    to: `Math.ceil(request.authority.remainingMs()) + SETTLE_MARGIN_MS`,
+    ...unknown('until the idle limit'),
+  },
+  {
+    invariant: 'what the server refused at COMMIT is not looked for',
+    file: fence,
+    from: `if (!done || !transaction.isUnknown)`,
+    to: `if (!done)`,
+    ...unknown('refused the COMMIT'),
+  },
+  {
+    invariant: 'field report 12: a lost connection goes back to the pool before another one is asked for',
+    file: fence,
+    from: `// Gives the lost connection back to the pool, which may have no other.
+      await transaction.rollback();`,
+    to: ``,
+    ...unknown('that was a duplicate|without leaving anything'),
+  },
+  {
+    invariant: 'a duplicate is one, whatever became of its empty commit',
+    file: fence,
+    from: `if (done.duplicate) return { result: done.result, duplicate: true, committed: false };`,
+    to: `if (done.duplicate) throw error;`,
+    ...unknown('that was a duplicate'),
+  },
+  {
+    invariant: 'a lost commit that is found ends no lease',
+    file: settle,
+    from: `return { result, duplicate: false, committed: true };`,
+    to: `throw new CommitUnknownError(grant.key, cause);`,
+    test: 'unknown-commits-leases',
+    title: 'goes on as held where the operation turns out to be accepted',
+  },
+  {
+    invariant: 'an unknown commit of another database does not end the leases around it',
+    file: 'libs/fencing/src/core/fenced-writes.ts',
+    from: `if (error instanceof CommitUnknownError && leases.some(({ key }) => key === error.key))`,
+    to: `if (error instanceof CommitUnknownError)`,
+    test: 'core/fenced-writes',
+  },
+  {
+    invariant: 'receipts that are not old enough are kept',
+    file: sql,
+    from: `AND page.accepted_at < clock_timestamp() - $2::float8 * interval '1 millisecond'`,
+    to: `AND $2::float8 > 0`,
+    ...receipts('deletes those that are old enough'),
+  },
+  {
+    invariant: 'receipts that a write may still need are not pruned',
+    file: 'libs/fencing/src/nest/fencing.service.ts',
+    from: `checkMs(where, 'olderThanMs', options.olderThanMs, YOUNGEST_TO_PRUNE_MS);`,
+    to: `checkMs(where, 'olderThanMs', options.olderThanMs, 0);`,
+    ...receipts('is refused by name, and deletes nothing'),
+  },
+  {
+    invariant: 'a receipt is as old as its effect, not as its claim',
+    file: sql,
+    from: `SET result = $2::jsonb, accepted_at = clock_timestamp() WHERE`,
+    to: `SET result = $2::jsonb WHERE`,
+    ...receipts('dated by the end'),
+  },
+  {
+    invariant: 'field report 12: a receipt is read without a second connection',
+    file: fence,
+    from: `const surrounding = this.inTransaction()`,
+    to: `const surrounding = this.inTransaction() && !this.dataSource`,
+    ...receipts('field report 12'),
+  },
+  {
+    invariant: 'a bigint and a text are two payloads',
+    file: operationCore,
+    from: 'return { [`${MARK}bigint`]: value.toString() };',
+    to: 'return `${value}n`;',
+    test: 'core/operation',
+  },
+  {
+    invariant: 'no object passes for a bigint',
+    file: operationCore,
+    from: `key.startsWith(MARK) ? MARK + key : key`,
+    to: `key`,
+    test: 'core/operation',
+  },
+  {
+    invariant: 'two payloads that JSON makes {} of are not taken for one',
+    file: operationCore,
+    from: `if (isOpaque(value)) refuse(`,
+    to: `if (false) refuse(`,
+    test: 'core/operation',
+  },
+
   // --------------------------------------------------------------------------------------------------------- set-up
   {
     invariant: 'ten processes may boot at the same time',
@@ -577,7 +727,7 @@ export default [
   },
   {
     invariant: 'a schema is quoted',
-    file: sql,
+    file: `${typeorm}sql/names.ts`,
     from: `return \`"\${identifier.replaceAll('"', '""')}"\`;`,
     to: `return identifier;`,
     ...schema('can be in the schema'),

@@ -168,7 +168,7 @@ export default [
     file: scripts,
     from: `wake(lease, counter, waiter, RESERVED_MS)`,
     to: ``,
-    ...redis('tells the waiting process'),
+    ...redis('wakes a waiting process when the key'),
   },
   {
     invariant: 'a step that fails does not fail those that share its request',
@@ -478,7 +478,7 @@ export default [
   {
     invariant: 'events: nothing is computed while nobody listens',
     file: 'libs/fencing/src/core/events.ts',
-    from: `return this.listeners.size > 0 || CHANNELS[name].hasSubscribers;`,
+    from: `return this.listeners[name].size > 0 || CHANNELS[name].hasSubscribers;`,
     to: `return true;`,
     test: 'core/events',
     title: 'computes nothing',

@@ -212,7 +212,7 @@ export default [
   {
     invariant: 'the refusal of late work does not end the process (field report 18)',
     file: `${nest}late-refusal.ts`,
-    from: `if (error instanceof LeaseReleasedError) given.catch(() => report(error));`,
+    from: `if (error instanceof LeaseReleasedError) given.catch(() => budget.spend() && report(error));`,
     to: ``,
     test: 'nest-late-work',
     title: 'whoever has the key',

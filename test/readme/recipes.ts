@@ -9,7 +9,7 @@ import { Column, Entity, PrimaryColumn, type Repository } from 'typeorm';
 export class Device {
   @PrimaryColumn('text') id!: string;
   @Column('text') firmware!: string;
-  @GenerationColumn() generation!: number;
+  @GenerationColumn({ trigger: false }) generation!: number;
 }
 
 @Injectable()

@@ -137,6 +137,21 @@ export class Database {
     };
   }
 
+  /**
+   * What became of a claim whose COMMIT had no answer: waits until its transaction has ended. Answers the stored result, or
+   * undefined where the id is free.
+   */
+  settle(id: string): Statement<{ readonly result: string } | undefined> {
+    return () => {
+      const receipt = this.receipts.get(id);
+      if (receipt?.by) {
+        if (this.plant === 'a lost commit that is looked for without waiting') return undefined;
+        return BLOCKED;
+      }
+      return receipt && { result: receipt.result! };
+    };
+  }
+
   recordResult(id: string, result: string): Statement<void> {
     return (session) => void session.open().results.set(id, result);
   }

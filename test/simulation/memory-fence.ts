@@ -14,7 +14,7 @@ import {
   type WriteOutcome,
   type WriteRequest,
 } from '../../libs/fencing/src/core/fence.js';
-import { within } from '../../libs/fencing/src/core/timing.js';
+import { sleep, within } from '../../libs/fencing/src/core/timing.js';
 import { type Database, StaleGrant } from './database.js';
 import type { Network } from './network.js';
 import { DatabaseError, type Session, type Statement } from './session.js';
@@ -24,6 +24,10 @@ import type { VirtualProcess } from './world.js';
 const STATEMENT_MS = 1_000;
 
 class ConnectionLost extends Error {}
+
+/** How much longer than the idle limit of a lost session its end is waited for, and the pause between two tries, ms. */
+const SETTLE_MARGIN_MS = 2_000;
+const SETTLE_PAUSE_MS = 50;
 
 /** A connection of one process to the database: statements and answers in order, until it breaks. */
 export class Connection {
@@ -112,6 +116,8 @@ export class Connection {
 export class Tx {
   endReason: Error | undefined;
   phase: 'open' | 'committing' | 'over' = 'open';
+  /** COMMIT had no answer. */
+  isUnknown = false;
 
   constructor(
     private readonly database: Database,
@@ -189,19 +195,54 @@ export class MemoryFence extends Fence<Tx> {
           connection.send(this.database.touch(idleMs(authority))).catch(() => undefined);
       }),
     ];
+    let done: { readonly result: T; readonly duplicate: boolean } | undefined;
     try {
       await tx.send(this.database.begin(authority.grants, idleMs(authority)));
       const known = operation && (await tx.send(this.database.claim(operation.id)));
       const result = known ? (known.result as T) : await runInTransaction(this, tx, () => body(tx));
       if (operation && !known) await tx.send(this.database.recordResult(operation.id, String(result)));
+      done = { result, duplicate: known !== undefined };
       await this.commit(tx, connection);
-      return { result, duplicate: known !== undefined, committed: !known };
+      return { ...done, committed: !known };
     } catch (error) {
-      throw explain(error, tx);
+      if (!operation || !done || !tx.isUnknown) throw explain(error, tx);
+      connection.close();
+      if (done.duplicate) return { ...done, committed: false };
+      return await this.settle(operation.id, done.result, error as Error, authority);
     } finally {
       tx.phase = 'over';
       stops.forEach((stop) => stop());
       connection.close();
+    }
+  }
+
+  /** A commit without an answer, of a write with an operation id: see `settleOperation`. */
+  private async settle<T>(
+    id: string,
+    result: T,
+    lost: Error,
+    authority: WriteAuthority,
+  ): Promise<WriteOutcome<T>> {
+    const { checker } = this.database;
+    const { key } = authority.grants[0]!;
+    const until = this.process.now() + authority.remainingMs() + SETTLE_MARGIN_MS;
+    for (;;) {
+      const leftMs = Math.max(1, until - this.process.now());
+      const connection = this.connect();
+      try {
+        const statement = this.database.settle(id);
+        const receipt = await connection.send(statement, { lockMs: leftMs, waitMs: leftMs + STATEMENT_MS });
+        checker.count(receipt ? 'lost commits found' : 'lost commits that were none');
+        if (!receipt) throw new StoreUnavailableError('database', 'nothing was committed.', { key });
+        const own = receipt.result === String(result);
+        return { result: receipt.result as T, duplicate: !own, committed: own };
+      } catch (error) {
+        if (error instanceof StoreUnavailableError) throw error;
+        if (this.process.now() + SETTLE_PAUSE_MS >= until) throw lost;
+      } finally {
+        connection.close();
+      }
+      await sleep(this.process, SETTLE_PAUSE_MS);
     }
   }
 
@@ -212,6 +253,22 @@ export class MemoryFence extends Fence<Tx> {
 
   async inspect(): Promise<FenceSnapshot | undefined> {
     return undefined;
+  }
+
+  async receipt(): Promise<undefined> {
+    return undefined;
+  }
+
+  async pruneReceipts(): Promise<number> {
+    return 0;
+  }
+
+  revoke(): never {
+    throw new Error('not here');
+  }
+
+  async pruneAudit(): Promise<number> {
+    return 0;
   }
 
   async close(): Promise<void> {}
@@ -234,6 +291,7 @@ export class MemoryFence extends Fence<Tx> {
       await connection.send(this.database.commit());
     } catch (error) {
       if (error instanceof DatabaseError) throw error;
+      tx.isUnknown = true;
       if (this.database.plant !== 'a commit that is believed without an answer')
         throw new CommitUnknownError(tx.authority.grants[0]!.key, error);
     }

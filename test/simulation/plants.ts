@@ -13,6 +13,7 @@ export const PLANTS = {
   'no idle limit': ['I7', 'I9'],
   'a receipt that is looked up before it is written': ['I10'],
   'a commit that is believed without an answer': ['I4'],
+  'a lost commit that is looked for without waiting': ['I4'],
   // the store
   'a release by key': ['I5'],
   'a renewal takes the key again': ['I5'],

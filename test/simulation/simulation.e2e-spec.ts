@@ -58,6 +58,9 @@ describe('the core, simulated', () => {
       'duplicate',
       'crashes',
       'idle limits',
+      'lost commits found',
+      'lost commits that were none',
+      'operations sent again',
       'store loses everything',
     ])
       expect([name, totals[name]]).toEqual([name, expect.any(Number)]);

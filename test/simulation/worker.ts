@@ -2,6 +2,7 @@ import {
   CommitUnknownError,
   FencingError,
   StaleGenerationError,
+  StoreUnavailableError,
 } from '../../libs/fencing/src/core/errors.js';
 import type { OperationRequest } from '../../libs/fencing/src/core/fence.js';
 import type { HeldLease } from '../../libs/fencing/src/core/lease.js';
@@ -111,14 +112,28 @@ class Body {
     }
     await this.dawdle();
     for (let n = 0; n < job.writes; n++) {
-      await this.write(`${job.name}.${n}`, n === 0 ? job.operation : undefined);
+      const attempt = `${job.name}.${n}`;
+      if (n > 0 || job.operation === undefined) await this.write(attempt);
+      else await this.operate(attempt, job.operation);
       await this.dawdle();
     }
     if (job.throws) throw new BodyFailure('of the body');
     if (job.leavesWork) void this.lateWork();
   }
 
-  private async write(attempt: string, operation: string | undefined): Promise<void> {
+  /** An operation that was not accepted is sent again under the same lease, on top of the same reads. */
+  private async operate(attempt: string, operation: string): Promise<void> {
+    try {
+      await this.write(attempt, operation);
+    } catch (error) {
+      if (!(error instanceof StoreUnavailableError) || this.leases.some((lease) => lease.ended()))
+        throw error;
+      this.checker.count('operations sent again');
+      await this.write(`${attempt}.again`, operation);
+    }
+  }
+
+  private async write(attempt: string, operation?: string): Promise<void> {
     const { app, job, checker } = this;
     const request: OperationRequest | undefined =
       operation === undefined ? undefined : { where: 'the simulation', id: operation, fingerprint: 'same' };

@@ -26,6 +26,8 @@ export interface WorkerSettings {
   /** Options of its ioredis client, beside the address. */
   readonly client?: RedisOptions;
   readonly storeTimeoutMs?: number;
+  /** Where its leases are kept: in Redis, or in the database of the bench. @default 'redis' */
+  readonly leases?: 'redis' | 'postgres';
 }
 
 /** How a leased call ended. */

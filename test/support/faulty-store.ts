@@ -125,6 +125,22 @@ export class MemoryFence extends Fence {
     return undefined;
   }
 
+  async receipt() {
+    return undefined;
+  }
+
+  async pruneReceipts() {
+    return 0;
+  }
+
+  revoke(): never {
+    throw new Error('not here');
+  }
+
+  async pruneAudit() {
+    return 0;
+  }
+
   async close(): Promise<void> {}
 }
 

@@ -3,7 +3,7 @@ import type { Type } from '@nestjs/common';
 import { Test, type TestingModuleBuilder } from '@nestjs/testing';
 import { TypeOrmModule } from '@nestjs/typeorm';
 import { Redis } from 'ioredis';
-import { FencingModule, type FencingModuleOptions, FencingService, type LeaseStore } from 'nestjs-fencing';
+import { FencingModule, type FencingModuleOptions, FencingService } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
 import { typeOrmFence, type TypeOrmFenceOptions } from 'nestjs-fencing/typeorm';
 import { DataSource, type DataSourceOptions } from 'typeorm';
@@ -16,7 +16,7 @@ export interface FencedAppOptions {
   /** @default the Redis of the test run */
   redisUrl?: string;
   /** Used instead of Redis. */
-  leases?: LeaseStore;
+  leases?: FencingModuleOptions['leases'];
   /** @default the database of the test worker */
   databaseUrl?: string;
   poolSize?: number;

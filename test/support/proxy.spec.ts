@@ -215,6 +215,24 @@ describe('TcpProxy in front of PostgreSQL', () => {
     await pool.query('SELECT 1'); // a new connection works
   });
 
+  it('loses a request and all that follow on its connection, and the server does not hear of it', async () => {
+    const client = await pool.connect();
+    client.on('error', () => undefined);
+    const [{ pid }] = (await client.query('SELECT pg_backend_pid() AS pid')).rows;
+    await client.query('BEGIN; INSERT INTO proxied VALUES (9)');
+    const lost = proxy.loseRequestsFrom((request) => request === 'COMMIT');
+    client.query('COMMIT').catch(() => undefined);
+    expect(await lost).toBe('COMMIT');
+    client.release(true);
+    await pool.query('SELECT 1'); // another connection works
+    const state = 'SELECT state, query FROM pg_stat_activity WHERE pid = $1';
+    const [backend] = (await direct.query(state, [pid])).rows;
+    expect(backend).toEqual({ state: 'idle in transaction', query: expect.stringContaining('INSERT') });
+    proxy.cutAll();
+    await eventually(async () => (await direct.query(state, [pid])).rows.length === 0);
+    expect((await direct.query('SELECT id FROM proxied WHERE id = 9')).rows).toEqual([]);
+  });
+
   it('swallows the whole answer to a query with parameters', async () => {
     const client = await pool.connect();
     client.on('error', () => undefined);

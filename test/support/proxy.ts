@@ -24,6 +24,7 @@ export class TcpProxy {
 
   private readonly links = new Set<Link>();
   private readonly swallows: Swallow[] = [];
+  private readonly losses: (Pick<Swallow, 'matches' | 'done'> & { readonly hangUp: boolean })[] = [];
   private readonly stalled = new Set<Direction>();
   private replyDelayMs = 0;
   private server?: Server;
@@ -109,6 +110,18 @@ export class TcpProxy {
     return new Promise((done) => this.swallows.push({ matches, keepOpen, done }));
   }
 
+  /**
+   * From the next matching request on, nothing that its connection sends arrives any more, that request and the end of the
+   * connection included: the server goes on as if its client were only slow. The client's side breaks with `hangUp`. Resolves
+   * to the request's text.
+   */
+  loseRequestsFrom(
+    matches: (request: string) => boolean,
+    { hangUp = false }: { hangUp?: boolean } = {},
+  ): Promise<string> {
+    return new Promise((done) => this.losses.push({ matches, hangUp, done }));
+  }
+
   async stop(): Promise<void> {
     const closed = this.server?.listening ? once(this.server, 'close') : undefined;
     this.server?.close();
@@ -130,6 +143,13 @@ export class TcpProxy {
         const index = this.swallows.findIndex((swallow) => swallow.matches(exchange.text));
         const [swallow] = index < 0 ? [] : this.swallows.splice(index, 1);
         if (swallow) swallowing.set(exchange, swallow);
+        const lost = this.losses.findIndex((loss) => loss.matches(exchange.text));
+        if (lost < 0) return;
+        link.isDeaf = true;
+        this.adjust();
+        const [loss] = this.losses.splice(lost, 1);
+        if (loss!.hangUp) client.destroy();
+        loss!.done(exchange.text);
       },
     );
     const link = new Link(client, upstream, () => this.links.delete(link));
@@ -156,7 +176,7 @@ export class TcpProxy {
 
   private adjust(): void {
     for (const link of this.links) {
-      link.requests.set(this.stalled.has('requests'), 0);
+      link.requests.set(link.isDeaf || this.stalled.has('requests'), 0);
       link.replies.set(this.stalled.has('replies'), this.replyDelayMs);
     }
   }
@@ -164,6 +184,8 @@ export class TcpProxy {
 
 /** The two halves of one proxied connection. */
 class Link {
+  /** What the client sends does not arrive any more. */
+  isDeaf = false;
   readonly requests: Lane;
   readonly replies: Lane;
 

@@ -67,7 +67,7 @@ export class WorkerProcess {
    * The payload of the next message of this name, one that came earlier and was not yet asked for included. Rejects, with
    * what the worker printed, when it ends first or nothing comes in time.
    */
-  waitFor<T = unknown>(name: string, { timeoutMs = 20_000 } = {}): Promise<T> {
+  waitFor<T = unknown>(name: string, { timeoutMs = 60_000 } = {}): Promise<T> {
     const index = this.unread.findIndex((message) => message.name === name);
     if (index >= 0) return Promise.resolve(this.unread.splice(index, 1)[0]!.payload as T);
 

@@ -10,12 +10,21 @@ export {
   FencingService,
   type KeyReport,
   type OperationOptions,
+  type RevokeOptions,
 } from './nest/fencing.service.js';
+export {
+  type FencingHealth,
+  FencingHealthIndicator,
+  type FencingHealthStatus,
+} from './nest/fencing-health.indicator.js';
 export { FencingEvents } from './nest/fencing-events.js';
 export { FencingInterceptor } from './nest/fencing.interceptor.js';
 export { FencingExceptionFilter } from './nest/fencing-exception.filter.js';
-export { fencingEventsToken, fencingServiceToken } from './nest/tokens.js';
+export { keyMap, type KeyMapEntry } from './nest/key-map.js';
+export { fencingEventsToken, fencingHealthToken, fencingServiceToken } from './nest/tokens.js';
 
+export type { CancelTimer, Clock } from './core/clock.js';
+export type { KeyDescription } from './core/key-map.js';
 export { leaseKey, type KeyFunction, type KeyPart, type KeySource, type LeaseKey } from './core/key.js';
 export { Lease, type LeaseState } from './core/lease.js';
 export type { LeaseCallOptions, LeaseOptions } from './core/options.js';
@@ -48,6 +57,7 @@ export {
   NoLeaseError,
   OperationConflictError,
   RowMissingError,
+  RowProtectedError,
   StaleGenerationError,
   StoreUnavailableError,
   WaitAbortedError,
@@ -70,6 +80,7 @@ export {
   type WakeHint,
   type Watch,
 } from './core/lease-store.js';
+export type { Diagnosis, Finding, Severity } from './core/diagnosis.js';
 export {
   type ActivationAnswer,
   type ActivationRequest,
@@ -77,8 +88,12 @@ export {
   type FenceSnapshot,
   type IsolationLevel,
   type OperationRequest,
+  type Receipt,
+  type Revocation,
+  type RevocationRequest,
   type WriteAuthority,
   type WriteOutcome,
   type WriteRequest,
 } from './core/fence.js';
-export type { FenceSource } from './core/sources.js';
+export type { AuditEntry, AuditNote } from './core/audit.js';
+export type { FenceSource, LeaseStoreSource } from './core/sources.js';

@@ -25,8 +25,10 @@ export const lateRelease: Scenario = {
     scene.step('A', 'takes the lease, reads and publishes', { ...facts, accepted });
     await first.pausedAt('after the write');
 
-    // The scripts that release name the channel that wakes waiters; renewals do not.
-    const releases = (request: string) => request.includes(grant.owner) && request.includes(':wake');
+    const releases = (request: string) => {
+      const words = request.split(' ');
+      return words.includes(grant.owner) && words.includes('release');
+    };
     network.stall('requests');
     // Its reply is lost too, so that A sends the release again: that must not hurt either.
     const arrived = network.swallowReplyOnce(releases);

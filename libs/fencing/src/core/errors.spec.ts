@@ -18,6 +18,7 @@ const EVERY: errors.FencingError[] = [
   new errors.WriteRolledBackError(SECRET, why),
   new errors.OperationConflictError(SECRET),
   new errors.RowMissingError(SECRET, 'Account'),
+  new errors.RowProtectedError(SECRET, 'public.report', why),
   new errors.FencingHeadersError('malformed', 'Fencing-Generation is no generation.'),
   new errors.FenceBypassError('A query runner of its own', 'Use the repositories.'),
   new errors.LeaseOrderError(SECRET),

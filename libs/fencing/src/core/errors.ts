@@ -14,6 +14,7 @@ export type FencingErrorCode =
   | 'WRITE_ROLLED_BACK'
   | 'OPERATION_CONFLICT'
   | 'ROW_MISSING'
+  | 'ROW_PROTECTED'
   | 'INVALID_FENCING_HEADERS'
   | 'FENCE_BYPASSED'
   | 'WRONG_ORDER'
@@ -157,7 +158,7 @@ export class StaleGenerationError extends FencingError {
   constructor(
     key: string,
     readonly generation: number,
-    /** The generation that the fence names, or `undefined` where it names none. */
+    /** The generation that the fence names, or the row carries; `undefined` where the fence names none. */
     readonly currentGeneration: number | undefined,
     cause?: unknown,
   ) {
@@ -208,17 +209,28 @@ export class WaitAbortedError extends FencingError {
   }
 }
 
-/** The connection died after COMMIT was sent and before its answer: the write may or may not have been accepted. */
+/**
+ * The connection died after COMMIT was sent and before its answer: the write may or may not have been accepted. A write with an
+ * operation id finds out, and throws this only where the database could not tell in time.
+ */
 export class CommitUnknownError extends FencingError {
   override get code() {
     return 'COMMIT_UNKNOWN' as const;
   }
-  constructor(key: string, cause: unknown) {
+  constructor(
+    key: string,
+    cause: unknown,
+    /** Of a write with an operation id: why it could not be found out. */
+    readonly search?: unknown,
+  ) {
     super(
-      `The answer to COMMIT of a fenced write of lease ${keyLabel(key)} was lost: it may or may not have been accepted. ` +
-        `Give the write an operation id (@FencedWrite({ operation })) to be able to find out by sending it again.`,
+      `The answer to COMMIT of a fenced write of lease ${keyLabel(key)} was lost: it may or may not have been accepted` +
+        (search === undefined
+          ? '. Give the write an operation id (@FencedWrite({ operation })): then it finds out by itself.'
+          : ', and the database did not tell in time. Send the operation again: its effect is committed at most once.'),
       { key, cause },
     );
+    Object.defineProperty(this, 'search', { enumerable: false });
   }
 }
 
@@ -263,6 +275,25 @@ export class RowMissingError extends FencingError {
     super(
       `The row of ${entity} that a write under lease ${keyLabel(key)} names does not exist: it was never there, or was deleted.`,
       { key },
+    );
+  }
+}
+
+/** A fenced write wrote a row of a protected table that belongs to another lease. Nothing was written. */
+export class RowProtectedError extends FencingError {
+  override get code() {
+    return 'ROW_PROTECTED' as const;
+  }
+  constructor(
+    key: string,
+    /** The table, as `protectTable` knows it. */
+    readonly table: string,
+    cause?: unknown,
+  ) {
+    super(
+      `A fenced write of lease ${keyLabel(key)} wrote to the protected table ${table} what does not belong to its lease; nothing of it ` +
+        `remains. Take the lease of the row (the cause's hint names it), or correct the key that protectTable was given.`,
+      { key, cause },
     );
   }
 }

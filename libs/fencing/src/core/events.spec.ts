@@ -8,7 +8,14 @@ import {
   observe,
 } from '../../../../test/support/faulty-store.js';
 import { Gate } from '../../../../test/support/gate.js';
-import { FENCING_EVENT_NAMES, FencingEmitter, type FencingEvent, fencingChannelName } from './events.js';
+import { StoreUnavailableError } from './errors.js';
+import {
+  FENCING_EVENT_NAMES,
+  FencingEmitter,
+  type FencingEvent,
+  fencingChannelName,
+  tellUnavailable,
+} from './events.js';
 import type { HeldLease } from './lease.js';
 import { silentLogger } from './logger.js';
 
@@ -56,6 +63,7 @@ describe('the events of leases', () => {
         ...grant,
         heldMs: 70,
         acceptedWrites: 0,
+        uncertainMs: 0,
       },
     ]);
   });
@@ -134,6 +142,31 @@ describe('the events of leases', () => {
     expect(names()).not.toContain('lease.released');
   });
 
+  it('lease.lost and lease.released tell how long the lease had been in doubt at its end', async () => {
+    const gate = new Gate();
+    const call = observe(run(() => gate.wait()));
+    await bench.settle();
+    bench.store.break('fail', 'renew');
+    await bench.clock.advance(TTL_MS / 3 + 100);
+    gate.open();
+    await bench.settle();
+    expect(call.state).toBe('resolved');
+    expect(heard.at(-1)).toMatchObject({ name: 'lease.released', uncertainMs: 100 });
+    const second = new Gate();
+    const lost = observe(run(() => second.wait()));
+    await bench.clock.advance(TTL_MS);
+    second.open();
+    await bench.settle();
+    expect(lost.error).toMatchObject({ code: 'LEASE_LOST' });
+    const doubt = heard.findLast(({ name }) => name === 'lease.uncertain') as FencingEvent & {
+      name: 'lease.uncertain';
+    };
+    const end = heard.find(({ name }) => name === 'lease.lost') as FencingEvent & { name: 'lease.lost' };
+    expect(end.reason).toBe('expired');
+    expect(doubt.remainingMs).toBeGreaterThan(0);
+    expect(end.uncertainMs).toBeCloseTo(doubt.remainingMs, 6);
+  });
+
   it("lease.lost tells that a method which stops in doubt was stopped: 'uncertain'", async () => {
     const gate = new Gate();
     const call = observe(run(() => gate.wait(), { onUncertain: 'stop' }));
@@ -172,6 +205,24 @@ describe('the events of leases', () => {
     expect(names()).toEqual(['store.unavailable', 'lease.acquired', 'lease.released']);
   });
 
+  it('store.unavailable is told of a database that does not answer to an activation', async () => {
+    fence.before = () => {
+      throw new StoreUnavailableError('database', 'broken by the test.');
+    };
+    await expect(run(() => 'done')).rejects.toMatchObject({ code: 'STORE_UNAVAILABLE' });
+    expect(heard).toMatchObject([{ name: 'store.unavailable', store: 'database' }]);
+  });
+
+  it('store.unavailable is told once of one failure, through however many hands it goes', () => {
+    const events = new FencingEmitter();
+    const listener = jest.fn();
+    events.listen(listener);
+    const failure = new StoreUnavailableError('database', 'broken by the test.');
+    tellUnavailable(events, failure);
+    tellUnavailable(events, failure);
+    expect(listener).toHaveBeenCalledTimes(1);
+  });
+
   it('store.healed tells by how much the lease store was behind', async () => {
     fence.rows.set(KEY, { generation: 5_000_000, owner: 'before the loss' });
     await run(() => 'done');
@@ -197,6 +248,19 @@ describe('an emitter', () => {
     expect(FENCING_EVENT_NAMES.filter((name) => events.hears(name))).toEqual(FENCING_EVENT_NAMES);
     stop();
     expect(events.hears('lease.acquired')).toBe(false);
+  });
+
+  it('computes only what is listened to by name', () => {
+    const events = new FencingEmitter();
+    const listener = jest.fn();
+    const stop = events.listen(listener, ['lease.busy']);
+    expect(FENCING_EVENT_NAMES.filter((name) => events.hears(name))).toEqual(['lease.busy']);
+    events.emit('lease.contended', { key: KEY, waitMs: 3 });
+    expect(listener).not.toHaveBeenCalled();
+    events.emit('lease.busy', { key: KEY, waitedMs: 3 });
+    expect(listener).toHaveBeenCalledTimes(1);
+    stop();
+    expect(events.hears('lease.busy')).toBe(false);
   });
 
   it('publishes on the channel of the event, with the name of its instance', () => {

@@ -32,22 +32,31 @@ export interface FencingEventFacts {
     readonly reason: LossReason;
     readonly heldMs: number;
     readonly acceptedWrites: number;
+    /** How long it had been in doubt when it ended; 0 as a rule. */
+    readonly uncertainMs: number;
   };
-  'lease.released': GrantFacts & { readonly heldMs: number; readonly acceptedWrites: number };
+  'lease.released': GrantFacts & {
+    readonly heldMs: number;
+    readonly acceptedWrites: number;
+    /** How long it had been in doubt when it ended; 0 as a rule. */
+    readonly uncertainMs: number;
+  };
   /** The database confirmed the commit. Of several keys, the first; `keys` counts them. */
   'write.accepted': GrantFacts & { readonly keys: number; readonly tookMs: number };
-  /** The database refused the generation. `current`: what its fence names instead. */
-  'write.stale': GrantFacts & { readonly current: number | undefined };
+  /** The database refused the generation. `current`: what its fence names instead; `where`: the method that wrote. */
+  'write.stale': GrantFacts & { readonly current: number | undefined; readonly where: string };
   /** Refused without asking the database: the lease had ended, or was in doubt. `code` is the error's. */
-  'write.refused': GrantFacts & { readonly code: string };
+  'write.refused': GrantFacts & { readonly code: string; readonly where: string };
   /** The commit's answer was lost, and its outcome could not be found out. */
-  'write.unknown': GrantFacts & { readonly tookMs: number };
+  'write.unknown': GrantFacts & { readonly tookMs: number; readonly where: string };
   /** The operation had been accepted before; its stored result was answered. */
   'operation.duplicate': GrantFacts & { readonly operation: string };
   /** A request had no answer, or a refusal that may pass. */
   'store.unavailable': { readonly store: 'lease store' | 'database'; readonly cause: unknown };
   /** The lease store was behind the database (it lost its counter), and counts on from there again. */
   'store.healed': GrantFacts & { readonly behind: number };
+  /** Rows of the audit were given up: the database did not take them, or there were too many at once. */
+  'audit.dropped': { readonly count: number; readonly cause: 'unavailable' | 'too many' };
 }
 
 export type FencingEventName = keyof FencingEventFacts;
@@ -78,6 +87,7 @@ export const FENCING_EVENT_NAMES: readonly FencingEventName[] = Object.freeze([
   'operation.duplicate',
   'store.unavailable',
   'store.healed',
+  'audit.dropped',
 ]);
 
 /** The name of an event's channel in `node:diagnostics_channel`. */
@@ -87,25 +97,29 @@ const CHANNELS = Object.fromEntries(
   FENCING_EVENT_NAMES.map((name) => [name, channel(fencingChannelName(name))]),
 ) as unknown as Readonly<Record<FencingEventName, Channel>>;
 
+type Listener = (event: FencingEvent) => void;
+
 /**
  * Tells what happens in one instance of the package: to the listeners of this instance, and on the channels of the process.
  * Who has something to tell asks `hears` first, so that nothing is computed where nobody listens.
  */
 export class FencingEmitter {
-  private readonly listeners = new Set<(event: FencingEvent) => void>();
+  private readonly listeners = Object.fromEntries(
+    FENCING_EVENT_NAMES.map((name) => [name, new Set<Listener>()]),
+  ) as unknown as Readonly<Record<FencingEventName, Set<Listener>>>;
 
   constructor(
-    private readonly instance = 'default',
+    readonly instance = 'default',
     private readonly logger?: FencingLogger,
   ) {}
 
   hears(name: FencingEventName): boolean {
-    return this.listeners.size > 0 || CHANNELS[name].hasSubscribers;
+    return this.listeners[name].size > 0 || CHANNELS[name].hasSubscribers;
   }
 
   emit<Name extends FencingEventName>(name: Name, facts: FencingEventFacts[Name]): void {
     const event = { name, instance: this.instance, at: new Date(), ...facts } as unknown as FencingEvent;
-    for (const listener of this.listeners) {
+    for (const listener of this.listeners[name]) {
       try {
         listener(event);
       } catch (error) {
@@ -115,17 +129,24 @@ export class FencingEmitter {
     CHANNELS[name].publish(event);
   }
 
-  /** Hears every event of this instance. Answers how to stop. */
-  listen(listener: (event: FencingEvent) => void): () => void {
+  /** Hears the events of these names (default: every event) of this instance. Answers how to stop. */
+  listen(listener: Listener, names: readonly FencingEventName[] = FENCING_EVENT_NAMES): () => void {
     // Of its own for each call: one function may listen twice.
-    const own = (event: FencingEvent): void => listener(event);
-    this.listeners.add(own);
-    return () => this.listeners.delete(own);
+    const own: Listener = (event) => listener(event);
+    for (const name of names) this.listeners[name].add(own);
+    return () => {
+      for (const name of names) this.listeners[name].delete(own);
+    };
   }
 }
 
-/** Tells of `error` where it means that the lease store or the database did not answer. */
+/** An activation that fails at the first write passes two places that tell of it. */
+const told = new WeakSet<StoreUnavailableError>();
+
+/** Tells of `error` where it means that the lease store or the database did not answer; once of each. */
 export function tellUnavailable(events: FencingEmitter | undefined, error: unknown): void {
   if (!events?.hears('store.unavailable') || !(error instanceof StoreUnavailableError)) return;
+  if (told.has(error)) return;
+  told.add(error);
   events.emit('store.unavailable', { store: error.store, cause: error.cause ?? error });
 }

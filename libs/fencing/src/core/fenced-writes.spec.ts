@@ -2,6 +2,7 @@ import { afterEach, describe, expect, it } from '@jest/globals';
 import { ManualClock } from '../testing/manual-clock.js';
 import { MemoryLeaseStore } from '../testing/memory-lease-store.js';
 import { CommitUnknownError } from './errors.js';
+import type { FencingEvent } from './events.js';
 import { Fence, type WriteRequest } from './fence.js';
 import { FencedWrites } from './fenced-writes.js';
 import { LeaseKeeper } from './lease-keeper.js';
@@ -26,6 +27,18 @@ class UnansweredFence extends Fence {
   }
   async inspect() {
     return undefined;
+  }
+  async receipt() {
+    return undefined;
+  }
+  async pruneReceipts() {
+    return 0;
+  }
+  revoke(): never {
+    throw new Error('not here');
+  }
+  async pruneAudit() {
+    return 0;
   }
   async close() {}
 }
@@ -56,8 +69,35 @@ describe('a commit of unknown outcome', () => {
     expect(fence.writes).toBe(1);
   });
 
+  it('is told as write.unknown, with the grant and the method that wrote', async () => {
+    const heard: FencingEvent[] = [];
+    const stop = keeper.events.listen((event) => heard.push(event), ['write.unknown', 'lease.lost']);
+    let owner = '';
+    const call = keeper.run(['key'], options, async ([lease]) => {
+      ({ owner } = lease!);
+      await writes.write('@FencedWrite on Rows.save', {}, async () => clock.advance(40));
+    });
+    await expect(call).rejects.toBeInstanceOf(CommitUnknownError);
+    stop();
+    expect(heard).toMatchObject([
+      { name: 'lease.lost', reason: 'unsettled', owner },
+      { name: 'write.unknown', key: 'key', owner, tookMs: 40, where: '@FencedWrite on Rows.save' },
+    ]);
+  });
+
   it('is what the caller gets, and the next call takes a lease of its own', async () => {
     await expect(keeper.run(['key'], options, write)).rejects.toBeInstanceOf(CommitUnknownError);
     await expect(keeper.run(['key'], options, write)).resolves.toBeUndefined();
+  });
+
+  it('of another database, which a body let through, does not end the lease: this write was rolled back', async () => {
+    fence.writes = 1;
+    await keeper.run(['key'], options, async ([lease]) => {
+      const failing = writes.write('test', {}, async () => {
+        throw new CommitUnknownError('of the other', new Error('cut'));
+      });
+      await expect(failing).rejects.toBeInstanceOf(CommitUnknownError);
+      expect(lease!.state).toBe('held');
+    });
   });
 });

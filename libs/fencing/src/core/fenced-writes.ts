@@ -11,6 +11,7 @@ import type { Fence, IsolationLevel, OperationRequest, WriteAuthority, WriteOutc
 import type { HeldLease } from './lease.js';
 import type { LeaseKeeper } from './lease-keeper.js';
 import { settleLease } from './settle-lease.js';
+import { tracing } from './tracing.js';
 
 export interface WriteOptions {
   /** @default the database's own, READ COMMITTED */
@@ -28,6 +29,7 @@ const REFUSALS = new Set(['LEASE_LOST', 'LEASE_RELEASED', 'LEASE_UNCERTAIN']);
 /**
  * Runs writes under the leases of the current call: refuses at once where they have ended, settles what is uncertain, and
  * leaves the rest to the fence's guarded transaction.
+ * @internal
  */
 export class FencedWrites {
   constructor(
@@ -35,16 +37,29 @@ export class FencedWrites {
     private readonly fence: Fence | undefined,
   ) {}
 
-  async write<T>(
+  write<T>(
     where: string,
     options: WriteOptions & { operation?: OperationRequest },
     body: (manager: unknown) => Promise<T>,
+  ): Promise<T> {
+    const { tracer } = tracing;
+    if (!tracer) return this.writeNow(where, options, body);
+    return tracer.write(this.keeper.events.instance, where, this.currentLeases(), (onOutcome) =>
+      this.writeNow(where, options, body, onOutcome),
+    );
+  }
+
+  private async writeNow<T>(
+    where: string,
+    options: WriteOptions & { operation?: OperationRequest },
+    body: (manager: unknown) => Promise<T>,
+    onOutcome?: (outcome: WriteOutcome<unknown>) => void,
   ): Promise<T> {
     if (!this.fence)
       throw new FencingConfigError(
         `${where}: no fence is configured. Give FencingModule a fence, e.g. fence: typeOrmFence().`,
       );
-    const leases = currentFrame().leases.filter((lease) => lease.host === this.keeper);
+    const leases = this.currentLeases();
     if (leases.length === 0) throw new NoLeaseError(where);
 
     const { isolation, retries = 0, operation } = options;
@@ -60,16 +75,23 @@ export class FencedWrites {
       });
       if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;
       this.tellOutcome(leases, outcome, startedAt, operation);
+      onOutcome?.(outcome);
       return outcome.result;
     } catch (error) {
       // The database has seen a newer owner: no renewal can bring the lease back.
       if (error instanceof StaleGenerationError) leases.find(({ key }) => key === error.key)?.lose(error);
       // The lost backend may still commit, and its share lock does not keep out its own owner: only the activation of a new
-      // grant waits for it. What this call would write next could overwrite a commit that it has not seen.
-      if (error instanceof CommitUnknownError) for (const lease of leases) lease.lose('unsettled');
-      this.tellRefusal(leases, error, startedAt);
+      // grant waits for it. What this call would write next could overwrite a commit that it has not seen. (A write with an
+      // operation id comes here only where the fence could not find out; one that it did find out about is over.)
+      if (error instanceof CommitUnknownError && leases.some(({ key }) => key === error.key))
+        for (const lease of leases) lease.lose('unsettled');
+      this.tellRefusal(where, leases, error, startedAt);
       throw error;
     }
+  }
+
+  private currentLeases(): HeldLease[] {
+    return currentFrame().leases.filter((lease) => lease.host === this.keeper);
   }
 
   private tellOutcome(
@@ -79,14 +101,18 @@ export class FencedWrites {
     operation: OperationRequest | undefined,
   ): void {
     const { events, clock } = this.keeper;
-    const { facts } = leases[0]!;
+    const [first] = leases;
     if (duplicate && operation && events.hears('operation.duplicate'))
-      events.emit('operation.duplicate', { ...facts, operation: operation.id });
+      events.emit('operation.duplicate', { ...first!.facts, operation: operation.id });
     if (committed && !duplicate && events.hears('write.accepted'))
-      events.emit('write.accepted', { ...facts, keys: leases.length, tookMs: clock.now() - startedAt });
+      events.emit('write.accepted', {
+        ...first!.facts,
+        keys: leases.length,
+        tookMs: clock.now() - startedAt,
+      });
   }
 
-  private tellRefusal(leases: readonly HeldLease[], error: unknown, startedAt: number): void {
+  private tellRefusal(where: string, leases: readonly HeldLease[], error: unknown, startedAt: number): void {
     const { events, clock } = this.keeper;
     tellUnavailable(events, error);
     if (!(error instanceof FencingError)) return;
@@ -94,12 +120,12 @@ export class FencedWrites {
     if (!lease) return;
     if (error instanceof StaleGenerationError) {
       if (events.hears('write.stale'))
-        events.emit('write.stale', { ...lease.facts, current: error.currentGeneration });
+        events.emit('write.stale', { ...lease.facts, current: error.currentGeneration, where });
     } else if (error instanceof CommitUnknownError) {
       if (events.hears('write.unknown'))
-        events.emit('write.unknown', { ...lease.facts, tookMs: clock.now() - startedAt });
+        events.emit('write.unknown', { ...lease.facts, tookMs: clock.now() - startedAt, where });
     } else if (REFUSALS.has(error.code) && events.hears('write.refused')) {
-      events.emit('write.refused', { ...lease.facts, code: error.code });
+      events.emit('write.refused', { ...lease.facts, code: error.code, where });
     }
   }
 

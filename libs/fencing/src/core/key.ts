@@ -117,12 +117,15 @@ export function checkKey(where: string, key: unknown, what = 'a lease key'): str
   return key;
 }
 
+/** Texts and places alternate: `texts[0] {places[0]} texts[1] …`. */
 interface Template {
+  readonly texts: readonly string[];
+  readonly places: readonly string[];
   fill(where: string, valueOf: (place: string) => unknown): string;
 }
 
-/** Texts and places alternate: `texts[0] {places[0]} texts[1] …`. */
-function readTemplate(where: string, template: string, checkPlace: (place: string) => void): Template {
+/** @throws FencingConfigError where a template cannot be read, or could make one key of different values */
+export function readTemplate(where: string, template: string, checkPlace: (place: string) => void): Template {
   const pieces = template.split(/\{([^{}]*)\}/);
   const texts = pieces.filter((_, i) => i % 2 === 0);
   const places = pieces.filter((_, i) => i % 2 === 1).map((place) => place.trim());
@@ -137,6 +140,8 @@ function readTemplate(where: string, template: string, checkPlace: (place: strin
   }
   if (places.length === 0) checkKey(where, template);
   return {
+    texts,
+    places,
     fill: (at, valueOf) =>
       checkKey(
         at,

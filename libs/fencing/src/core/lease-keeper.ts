@@ -13,7 +13,7 @@ import {
   StoreUnavailableError,
   WaitAbortedError,
 } from './errors.js';
-import { FencingEmitter } from './events.js';
+import { FencingEmitter, tellUnavailable } from './events.js';
 import type { Fence } from './fence.js';
 import { HeldLease, type LeaseHost } from './lease.js';
 import type { Grant, LeaseStore, ReleaseAnswer } from './lease-store.js';
@@ -22,6 +22,7 @@ import type { ResolvedLeaseOptions } from './options.js';
 import { Renewals } from './renewals.js';
 import { StoreClient, type StoreClientOptions } from './store-client.js';
 import { unlessAborted, within } from './timing.js';
+import { tracing } from './tracing.js';
 import { type Turn, type Waiter, WaitLines } from './wait-lines.js';
 
 export interface KeeperOptions extends StoreClientOptions {
@@ -34,6 +35,11 @@ export interface StreamedResult<T> {
   readonly result: T;
   /** Resolves when it is over, however it ended. */
   readonly ended: Promise<void>;
+}
+
+interface RunExtra<T> {
+  readonly signal?: AbortSignal;
+  readonly stream?: (result: T, leases: readonly HeldLease[]) => StreamedResult<T> | undefined;
 }
 
 /** How often an activation is tried against a fence that is ahead. The model needs 1 + expiries + losses of the store. */
@@ -79,14 +85,28 @@ export class LeaseKeeper implements LeaseHost {
    * Runs `body` under leases of all `keys`. A key that this call already holds is joined. The leases are released before the
    * result is given; where `stream` finds that the result goes on after the method returned, when that has ended.
    */
-  async run<T>(
+  run<T>(
     keys: readonly string[],
     options: ResolvedLeaseOptions,
     body: (leases: readonly HeldLease[]) => T | PromiseLike<T>,
-    extra: {
-      signal?: AbortSignal;
-      stream?: (result: T, leases: readonly HeldLease[]) => StreamedResult<T> | undefined;
-    } = {},
+    extra: RunExtra<T> = {},
+  ): Promise<T | undefined> {
+    const { tracer } = tracing;
+    if (!tracer) return this.runNow(keys, options, body, extra);
+    return tracer.leased(this.events.instance, keys, (onLeased) => {
+      const told = (leases: readonly HeldLease[]) => {
+        onLeased(leases);
+        return body(leases);
+      };
+      return this.runNow(keys, options, told, extra);
+    });
+  }
+
+  private async runNow<T>(
+    keys: readonly string[],
+    options: ResolvedLeaseOptions,
+    body: (leases: readonly HeldLease[]) => T | PromiseLike<T>,
+    extra: RunExtra<T>,
   ): Promise<T | undefined> {
     const outer = currentFrame();
     const joined = outer.leases.filter(
@@ -334,12 +354,13 @@ export class LeaseKeeper implements LeaseHost {
   }
 
   private tellEnd(lease: HeldLease): void {
-    const { loss: reason, facts, acceptedWrites } = lease;
+    const reason = lease.loss;
     const name = reason === undefined ? 'lease.released' : 'lease.lost';
     if (!this.events.hears(name)) return;
-    const heldMs = this.clock.now() - lease.grantedAt;
-    if (reason === undefined) this.events.emit('lease.released', { ...facts, heldMs, acceptedWrites });
-    else this.events.emit('lease.lost', { ...facts, reason, heldMs, acceptedWrites });
+    const { facts, acceptedWrites, uncertainMs } = lease;
+    const told = { ...facts, heldMs: this.clock.now() - lease.grantedAt, acceptedWrites, uncertainMs };
+    if (reason === undefined) this.events.emit('lease.released', told);
+    else this.events.emit('lease.lost', { ...told, reason });
   }
 
   private mustActivate({ options }: Call): boolean {
@@ -375,19 +396,24 @@ export class LeaseKeeper implements LeaseHost {
 
   private async askFence(lease: HeldLease, waitMs: number) {
     const { key, owner, generation } = lease;
-    const answer = await within(
-      this.clock,
-      waitMs + this.settings.storeTimeoutMs,
-      this.fence!.activate({ key, owner, generation, waitMs }),
-      () =>
-        new StoreUnavailableError(
-          'database',
-          'no answer to the activation of a grant (is the connection pool exhausted?).',
-          { key },
-        ),
-    );
-    if (answer.activated) lease.activated = true;
-    return answer;
+    try {
+      const answer = await within(
+        this.clock,
+        waitMs + this.settings.storeTimeoutMs,
+        this.fence!.activate({ key, owner, generation, waitMs }),
+        () =>
+          new StoreUnavailableError(
+            'database',
+            'no answer to the activation of a grant (is the connection pool exhausted?).',
+            { key },
+          ),
+      );
+      if (answer.activated) lease.activated = true;
+      return answer;
+    } catch (error) {
+      tellUnavailable(this.events, error);
+      throw error;
+    }
   }
 
   /** A body must not start on the last breath of a grant: it is renewed first. `false`: it is to be given back. */

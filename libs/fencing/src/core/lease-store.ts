@@ -80,6 +80,8 @@ export interface StoreFinding {
   readonly problem: string;
   readonly consequence: string;
   readonly fix: string;
+  /** `error`: calls fail, or a promise does not hold; `warning`: they will one day; `note`: good to know. @default 'warning' */
+  readonly severity?: 'error' | 'warning' | 'note';
 }
 
 /**
@@ -94,6 +96,9 @@ export interface StoreFinding {
  *   `last issued` is kept for one of a fixed number of buckets of keys: nothing grows with the number of keys. Past
  *   2^53 - 1 it throws `GenerationsExhaustedError`. Every grant expires.
  * - `renew` and `release` compare the owner, and change nothing for anybody else (I5). `renew` never creates a key.
+ * - What one process asks of one key takes effect in the order in which it asked: a key that it releases and asks for at once is
+ *   free.
+ * - A key that is freed while processes wait for it is kept for the first of them, for at least 50 ms, and it is sent a hint.
  * - "Busy" and "not the owner" are answers. An exception is always a `StoreUnavailableError`: the store did not answer.
  */
 export abstract class LeaseStore {

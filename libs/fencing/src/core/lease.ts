@@ -151,6 +151,11 @@ export class HeldLease extends Lease implements Grant {
     return reason instanceof StaleGenerationError ? 'stale' : 'uncertain';
   }
 
+  /** How long it has been in doubt, or had been when it ended, ms. */
+  get uncertainMs(): number {
+    return this.uncertainSince === undefined ? 0 : this.host.clock.now() - this.uncertainSince;
+  }
+
   /** The monotonic time at which the validity ends. */
   get validUntil(): number {
     return this.deadline;
@@ -171,7 +176,7 @@ export class HeldLease extends Lease implements Grant {
       events.emit('lease.renewed', {
         ...this.facts,
         marginMs: this.deadline - now,
-        uncertainMs: this.uncertainSince === undefined ? 0 : now - this.uncertainSince,
+        uncertainMs: this.uncertainMs,
       });
     }
     this.extend(sentAt);

@@ -37,10 +37,23 @@ describe('the fingerprint of a payload', () => {
     [[{ a: 1 }], [{ A: 1 }]],
     [[null], [0]],
     [[1n], [1]],
+    [[1n], ['1']],
+    [[1n], ['1n']],
+    [[{ a: [1n] }], [{ a: ['1n'] }]],
+    [[1n], [2n]],
+    [[1n], [{ '\0bigint': '1' }]],
+    [[{ '\0bigint': '1' }], [{ '\0\0bigint': '1' }]],
+    [[Buffer.from('a')], [Buffer.from('b')]],
+    [[Uint8Array.of(1)], [Uint8Array.of(2)]],
     [[{ a: [] }], [{ a: {} }]],
     [['É'], ['E\u0301']],
   ])('differs between %p and %p', (one, other) => {
     expect(fingerprint(...one)).not.toBe(fingerprint(...other));
+  });
+
+  it('of an object without properties is that of any other', () => {
+    class Empty {}
+    expect(fingerprint(new Empty())).toBe(fingerprint({}));
   });
 
   it('is the same in every process and version: receipts are stored', () => {
@@ -54,6 +67,14 @@ describe('the fingerprint of a payload', () => {
     ['a symbol', Symbol('x')],
     ['a Map', new Map()],
     ['a Set deep inside', { a: [{ b: new Set([1]) }] }],
+    ['a RegExp', { like: /a/ }],
+    ['an Error', new TypeError('no')],
+    ['URLSearchParams', new URLSearchParams('a=b')],
+    ['an ArrayBuffer', new ArrayBuffer(8)],
+    ['a DataView', new DataView(new ArrayBuffer(8))],
+    ['a Promise', [Promise.resolve(1)]],
+    ['a boxed number', Object(1)],
+    ['an invalid Date', { at: new Date(NaN) }],
     ['NaN', { amount: NaN }],
     ['Infinity', -Infinity],
   ])('%s has none: typed error that names the method', (_, value) => {

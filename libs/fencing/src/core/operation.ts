@@ -4,31 +4,34 @@ import { FencingConfigError } from './errors.js';
 /** Deeper results are refused before they exhaust the stack. */
 const DEEPEST = 500;
 
+/** Marks what JSON has no form for. A name of the payload that begins with it gets a second one, so nothing else looks so. */
+const MARK = '\0';
+
 /**
- * Tells two payloads apart: a hash of the arguments as JSON with sorted names.
- * @throws FencingConfigError where an argument has no JSON form
+ * Tells two payloads apart: a hash of the arguments as JSON with sorted names. A bigint differs from every number and text.
+ * @throws FencingConfigError where an argument has no JSON form, or one that says nothing of it
  */
 export function fingerprintOf(where: string, args: readonly unknown[]): string {
-  const read = (_name: string, value: unknown): unknown => {
-    if (typeof value === 'bigint') return `${value}n`;
-    if (
-      typeof value === 'function' ||
-      typeof value === 'symbol' ||
-      (typeof value === 'number' && !Number.isFinite(value))
-    ) {
-      const kind = typeof value === 'number' ? String(value) : `a ${typeof value}`;
-      throw new FencingConfigError(
-        `${where}: an operation's arguments are compared as JSON, and one contains ${kind}. Pass plain data.`,
-      );
-    }
-    if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
-    if (value instanceof Map || value instanceof Set) {
-      throw new FencingConfigError(
-        `${where}: an operation's arguments are compared as JSON, which would make {} of a Map or Set. Pass plain data.`,
-      );
-    }
-    return Object.fromEntries(Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1)));
+  const refuse = (problem: string): never => {
+    throw new FencingConfigError(
+      `${where}: an operation's arguments are compared as JSON, ${problem}. Pass plain data.`,
+    );
   };
+  function read(this: Record<string, unknown>, name: string, value: unknown): unknown {
+    if (typeof value === 'bigint') return { [`${MARK}bigint`]: value.toString() };
+    if (typeof value === 'function' || typeof value === 'symbol')
+      refuse(`and one contains a ${typeof value}`);
+    if (typeof value === 'number' && !Number.isFinite(value)) refuse(`and one contains ${value}`);
+    // JSON makes null of it, before it comes here.
+    if (value === null && this[name] instanceof Date) refuse('and one contains an invalid Date');
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) return value;
+    if (isOpaque(value)) refuse(`which would make {} of a ${kindOf(value)}`);
+    return Object.fromEntries(
+      Object.entries(value)
+        .sort(([a], [b]) => (a < b ? -1 : 1))
+        .map(([key, one]) => [key.startsWith(MARK) ? MARK + key : key, one]),
+    );
+  }
   let text: string;
   try {
     text = JSON.stringify(args, read);
@@ -40,6 +43,15 @@ export function fingerprintOf(where: string, args: readonly unknown[]): string {
     );
   }
   return createHash('sha256').update(text).digest('hex');
+}
+
+const kindOf = (value: object): string => Object.prototype.toString.call(value).slice('[object '.length, -1);
+
+/** Whether the content of an object is not in its properties: Map, Set, RegExp, Error, URLSearchParams, Promise, … */
+function isOpaque(value: object): boolean {
+  const kind = kindOf(value);
+  if (['Map', 'Set', 'RegExp', 'Error'].includes(kind)) return true;
+  return kind !== 'Object' && !kind.endsWith('Array') && Object.keys(value).length === 0;
 }
 
 /**

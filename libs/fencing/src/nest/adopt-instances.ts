@@ -2,7 +2,7 @@ import type { DiscoveryService } from '@nestjs/core';
 import { FencingConfigError } from '../core/errors.js';
 import type { FencingRuntime } from './fencing.runtime.js';
 import { runtimeProperty } from './tokens.js';
-import { wrappedMethodsOf } from './wrapped-methods.js';
+import { type WrapMark, wrappedMethodsOf } from './wrapped-methods.js';
 
 type Wrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
@@ -13,13 +13,18 @@ type Wrapper = ReturnType<DiscoveryService['getProviders']>[number];
  */
 export class InstanceAdopter {
   private readonly checked = new WeakSet<object>();
+  /** The decorated methods of the classes that were checked, until they are asked for. */
+  private found: WrapMark[] = [];
   /** What Nest did not make may outlive this application, and belongs to the next one then. */
   private readonly adopted = new Set<object>();
 
   constructor(private readonly runtime: FencingRuntime) {}
 
-  /** @throws FencingConfigError naming the class and the method */
-  adoptAll(discovery: DiscoveryService): void {
+  /**
+   * @returns the decorated methods of all classes
+   * @throws FencingConfigError naming the class and the method
+   */
+  adoptAll(discovery: DiscoveryService): readonly WrapMark[] {
     for (const wrapper of [...discovery.getProviders(), ...discovery.getControllers()]) {
       if (wrapper.isFactory && !wrapper.isDependencyTreeStatic()) this.watchFactory(wrapper);
       const { instance } = wrapper as { instance: unknown };
@@ -30,6 +35,9 @@ export class InstanceAdopter {
       const prototype = (wrapper.metatype as { prototype?: unknown } | null)?.prototype;
       if (isObject(prototype)) this.check(prototype);
     }
+    const { found } = this;
+    this.found = [];
+    return found;
   }
 
   /**
@@ -78,6 +86,7 @@ export class InstanceAdopter {
       }
     }
     this.checked.add(prototype);
+    this.found.push(...methods);
     return true;
   }
 

@@ -6,6 +6,7 @@ import { checkBuiltKey } from '../core/key.js';
 import { fingerprintOf } from '../core/operation.js';
 import { checkChoice, checkFunction, checkInstanceName, checkNames, show } from '../core/options.js';
 import { currentLeasePositions, withCurrentLease } from './current-lease.decorator.js';
+import type { LaterResult } from './later-result.js';
 import { wrapMethod } from './wrap-method.js';
 
 /** Options of `@FencedWrite`. */
@@ -13,6 +14,7 @@ export interface FencedWriteOptions<Args extends readonly unknown[] = readonly n
   /**
    * Names the operation, so that its effect is committed at most once whoever sends it: the second call with the id gets the
    * stored result, and the method does not run. The arguments are its payload; other arguments under the same id are refused.
+   * A write whose COMMIT had no answer finds out by its receipt whether it was accepted.
    */
   operation?: (...args: Args) => string;
   /** The instance of `FencingModule` to use, where there are several. */
@@ -20,7 +22,7 @@ export interface FencedWriteOptions<Args extends readonly unknown[] = readonly n
 }
 
 type MethodFor<Args extends readonly unknown[]> = {
-  method(...args: [...Args, ...never[]]): unknown;
+  method(...args: [...Args, ...never[]]): LaterResult;
 }['method'];
 
 const ISOLATION_LEVELS: readonly IsolationLevel[] = ['READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'];

@@ -1,4 +1,4 @@
-import { filter, Observable } from 'rxjs';
+import { Observable } from 'rxjs';
 import type { FencingEmitter, FencingEvent, FencingEventName } from '../core/events.js';
 
 /**
@@ -12,18 +12,17 @@ import type { FencingEmitter, FencingEvent, FencingEventName } from '../core/eve
  * The same events are on the channels `nestjs-fencing:<name>` of `node:diagnostics_channel`, for all applications of a process.
  */
 export class FencingEvents extends Observable<FencingEvent> {
-  constructor(emitter: FencingEmitter) {
+  constructor(private readonly emitter: FencingEmitter) {
     super((subscriber) => emitter.listen((event) => subscriber.next(event)));
   }
 
-  /** The events of these names only. */
+  /** The events of these names only; the others are not computed for it. */
   of<Name extends FencingEventName>(
     ...names: readonly Name[]
   ): Observable<Extract<FencingEvent, { readonly name: Name }>> {
-    return this.pipe(
-      filter((event): event is Extract<FencingEvent, { readonly name: Name }> =>
-        (names as readonly FencingEventName[]).includes(event.name),
-      ),
+    type Event = Extract<FencingEvent, { readonly name: Name }>;
+    return new Observable((subscriber) =>
+      this.emitter.listen((event) => subscriber.next(event as Event), names),
     );
   }
 }

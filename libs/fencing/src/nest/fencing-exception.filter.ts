@@ -53,11 +53,9 @@ export class FencingExceptionFilter implements ExceptionFilter {
         String(Math.max(1, Math.ceil(error.retryAfterMs / 1_000))),
       );
     }
-    httpAdapter.reply(
-      response,
-      { type: 'about:blank', ...answer, code: error.code, detail: error.message },
-      answer.status,
-    );
+    const problem = { type: 'about:blank', ...answer, code: error.code, detail: error.message };
+    // As text: to an object Nest 11 gives the content type application/json, whatever was set.
+    httpAdapter.reply(response, JSON.stringify(problem), answer.status);
     return undefined;
   }
 }

@@ -9,10 +9,17 @@ import {
   type OPTIONS_TYPE,
 } from './fencing.module-definition.js';
 import { FencingEvents } from './fencing-events.js';
+import { FencingHealthIndicator } from './fencing-health.indicator.js';
 import { FencingRuntime } from './fencing.runtime.js';
 import { FencingService } from './fencing.service.js';
 import { checkAsyncOptions, checkSyncOptions } from './module-options.js';
-import { DEFAULT_INSTANCE, fencingEventsToken, fencingServiceToken, runtimeToken } from './tokens.js';
+import {
+  DEFAULT_INSTANCE,
+  fencingEventsToken,
+  fencingHealthToken,
+  fencingServiceToken,
+  runtimeToken,
+} from './tokens.js';
 
 /**
  * ```ts
@@ -38,6 +45,7 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
   const isDefault = name === DEFAULT_INSTANCE;
   const service = isDefault ? FencingService : fencingServiceToken(name);
   const events = isDefault ? FencingEvents : fencingEventsToken(name);
+  const health = isDefault ? FencingHealthIndicator : fencingHealthToken(name);
   const providers: Provider[] = [
     {
       provide: token,
@@ -55,6 +63,19 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
       inject: [token],
       useFactory: (runtime: FencingRuntime) => new FencingEvents(runtime.events),
     },
+    {
+      provide: health,
+      inject: [token],
+      useFactory: (runtime: FencingRuntime) => new FencingHealthIndicator(runtime),
+    },
+    // By a symbol as well, which the ESM and the CommonJS copy of the package share; the class is of one of them.
+    ...(isDefault
+      ? [
+          { provide: fencingServiceToken(name), useExisting: service },
+          { provide: fencingEventsToken(name), useExisting: events },
+          { provide: fencingHealthToken(name), useExisting: health },
+        ]
+      : []),
     // One filter is enough for all instances: it goes by the kind of error.
     ...(isDefault
       ? [
@@ -70,6 +91,15 @@ function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): Dynam
   return {
     ...definition,
     providers: [...(definition.providers ?? []), ...providers],
-    exports: [...(definition.exports ?? []), token, service, events],
+    exports: [
+      ...(definition.exports ?? []),
+      token,
+      service,
+      fencingServiceToken(name),
+      events,
+      fencingEventsToken(name),
+      health,
+      fencingHealthToken(name),
+    ],
   };
 }

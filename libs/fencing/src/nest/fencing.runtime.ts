@@ -5,7 +5,8 @@ import {
   type OnModuleInit,
 } from '@nestjs/common';
 import type { DiscoveryService, ModuleRef } from '@nestjs/core';
-import { systemClock } from '../core/clock.js';
+import { AuditTrail } from '../core/audit-trail.js';
+import { type Clock, systemClock } from '../core/clock.js';
 import { currentFrame } from '../core/context.js';
 import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
 import { FencingEmitter } from '../core/events.js';
@@ -13,17 +14,20 @@ import type { Fence } from '../core/fence.js';
 import { FencedWrites } from '../core/fenced-writes.js';
 import type { BuildKey } from '../core/key.js';
 import { LeaseKeeper } from '../core/lease-keeper.js';
-import type { LeaseStore } from '../core/lease-store.js';
+import type { LeaseStore, StoreFinding } from '../core/lease-store.js';
 import type { Lease } from '../core/lease.js';
 import type { FencingLogger } from '../core/logger.js';
+import { OperatorLog } from '../core/operator-log.js';
 import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
-import type { FenceSource } from '../core/sources.js';
+import type { FenceSource, LeaseStoreSource } from '../core/sources.js';
 import { within } from '../core/timing.js';
 import { InstanceAdopter } from './adopt-instances.js';
+import { type LeasedMethod, reportMistakes } from './boot-report.js';
 import type { FencingModuleOptions } from './fencing.module-definition.js';
-import { checkLeaseStore, checkModuleOptions, isFence } from './module-options.js';
+import { checkLeaseStore, checkModuleOptions, isFence, isLeaseStoreSource } from './module-options.js';
 import { streamedResult } from './streamed-result.js';
 import { runtimeToken } from './tokens.js';
+import type { WrapMark } from './wrapped-methods.js';
 
 /** What `@Leased` knows of its method. */
 export interface LeasedDefinition {
@@ -39,6 +43,7 @@ interface Parts {
   readonly fence: Fence | undefined;
   readonly keeper: LeaseKeeper;
   readonly writes: FencedWrites;
+  readonly audit: AuditTrail | undefined;
 }
 
 /** The runtimes of this process, by name: for instances that Nest did not inject one into. */
@@ -55,6 +60,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     warn: (message) => this.logger.warn(message),
     error: (message, cause) => this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
   };
+  private readonly operatorLog: OperatorLog;
   private readonly adopter = new InstanceAdopter(this);
   private parts: Parts | undefined;
   private starting: Promise<Parts> | undefined;
@@ -67,6 +73,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
   ) {
     this.defaults = checkModuleOptions(options);
     this.events = new FencingEmitter(name, this.log);
+    this.operatorLog = new OperatorLog(this.events, this.clock, this.log, options.logKeys ?? false);
   }
 
   /**
@@ -93,14 +100,20 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     return this.options.fence !== undefined;
   }
 
+  /** How a key is named in a log. */
+  nameOf(key: string): string {
+    return this.operatorLog.name(key);
+  }
+
   async onModuleInit(): Promise<void> {
     live.add(this);
     try {
       this.refuseTwins();
-      this.adopter.adoptAll(this.discovery);
+      const methods = this.adopter.adoptAll(this.discovery);
       const { store, fence } = await this.start();
-      await fence?.check();
-      await this.checkStore(store);
+      const ofFence = (await fence?.check()) ?? [];
+      const ofStore = await this.checkStore(store, this.leasedMethods(methods));
+      this.report([...ofFence.map(sentence), ...ofStore]);
     } catch (error) {
       // Nobody closes an application that did not start.
       await this.onApplicationShutdown().catch(() => undefined);
@@ -120,11 +133,13 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       this.logger.warn(
         `${cut} leased method${cut === 1 ? ' was' : 's were'} still running after drainMs; aborted, and released.`,
       );
+    await this.parts.audit?.stop();
   }
 
   async onApplicationShutdown(): Promise<void> {
     live.delete(this);
     this.adopter.close();
+    this.operatorLog.close();
     await this.parts?.store.close();
     await this.parts?.fence?.close();
   }
@@ -186,56 +201,84 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     );
   }
 
+  private get clock(): Clock {
+    return this.options.clock ?? systemClock;
+  }
+
   private get storeTimeoutMs(): number {
     return this.options.storeTimeoutMs ?? 2_000;
   }
 
-  private async checkStore(store: LeaseStore): Promise<void> {
+  /** What is set up in a way that works and is wrong all the same, as sentences. */
+  private async checkStore(store: LeaseStore, methods: readonly LeasedMethod[]): Promise<string[]> {
     const { storeTimeoutMs } = this;
     const silent = () => new StoreUnavailableError('lease store', `no answer within ${storeTimeoutMs} ms.`);
+    const answered = <T>(work: Promise<T>) => within(systemClock, storeTimeoutMs, work, silent);
     try {
-      for (const { problem, consequence, fix } of await within(
-        systemClock,
-        storeTimeoutMs,
-        store.check(),
-        silent,
-      ))
-        this.logger.warn(`${problem} ${consequence} ${fix}`);
+      const findings = await answered(store.check());
+      const mistakes = reportMistakes(methods, this.defaults.ttlMs, store, () => systemClock.now());
+      return [...findings.map(sentence), ...(await answered(mistakes))];
     } catch (error) {
       // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
       if (!(error instanceof StoreUnavailableError)) throw error;
       this.logger.warn(
         `${error.message} The application starts; calls that need a lease fail until it answers.`,
       );
+      return [];
     }
   }
 
+  /** @throws FencingConfigError with all of it, where the module is strict */
+  private report(mistakes: readonly string[]): void {
+    if (this.options.strict && mistakes.length > 0)
+      throw new FencingConfigError(
+        `FencingModule is strict, and found at boot: ${mistakes.map((mistake) => `\n- ${mistake}`).join('')}`,
+      );
+    for (const mistake of mistakes) this.logger.warn(mistake);
+  }
+
+  private leasedMethods(marks: readonly WrapMark[]): LeasedMethod[] {
+    // Descendants bring the methods of their ancestors again.
+    const leases = new Map(marks.map(({ where, lease }) => [lease, where]));
+    return [...leases].flatMap(([lease, where]) =>
+      lease ? [{ where, lease, ttlMs: this.resolveOptions(where, lease.options).ttlMs }] : [],
+    );
+  }
+
   private async create(): Promise<Parts> {
-    const store = await this.options.leases;
+    const leases: LeaseStore | LeaseStoreSource = await this.options.leases;
+    const store = isLeaseStoreSource(leases) ? leases.createStore(this.providerOf(leases)) : leases;
     checkLeaseStore(store);
     const fence = this.createFence();
     const keeper = new LeaseKeeper({
       store,
       fence,
-      clock: systemClock,
+      clock: this.clock,
       logger: this.log,
       events: this.events,
       storeTimeoutMs: this.storeTimeoutMs,
     });
-    return { store, fence, keeper, writes: new FencedWrites(keeper, fence) };
+    const record = (this.options.audit ?? true) ? fence?.record?.bind(fence) : undefined;
+    const audit = record && new AuditTrail(record, this.events, this.clock);
+    return { store, fence, keeper, writes: new FencedWrites(keeper, fence), audit };
   }
 
   private createFence(): Fence | undefined {
     const { fence } = this.options;
     if (fence === undefined || isFence(fence)) return fence;
-    return fence.create(fence.token === undefined ? undefined : this.provider(fence));
+    return fence.create(this.providerOf(fence));
   }
 
-  private provider({ token, tokenHelp }: FenceSource): unknown {
+  private providerOf({ token, tokenHelp }: FenceSource | LeaseStoreSource): unknown {
+    if (token === undefined) return undefined;
     try {
       return this.moduleRef.get(token as string, { strict: false });
     } catch (error) {
       throw new FencingConfigError(tokenHelp, error);
     }
   }
+}
+
+function sentence({ problem, consequence, fix }: StoreFinding): string {
+  return `${problem} ${consequence} ${fix}`;
 }

@@ -1,14 +1,16 @@
-import { randomUUID } from 'node:crypto';
 import { Logger } from '@nestjs/common';
+import type { AuditEntry } from '../core/audit.js';
 import { currentFrame, runInFrame } from '../core/context.js';
-import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
-import type { FenceSnapshot } from '../core/fence.js';
+import { conclude, type Diagnosis, examine } from '../core/diagnosis.js';
+import { FencingConfigError } from '../core/errors.js';
+import type { Fence, FenceSnapshot, Receipt, Revocation } from '../core/fence.js';
 import type { WriteOptions } from '../core/fenced-writes.js';
 import { checkBuiltKey, checkKey } from '../core/key.js';
 import type { Lease } from '../core/lease.js';
 import type { LeaseSnapshot } from '../core/lease-store.js';
 import {
   checkFunction,
+  checkMs,
   checkNames,
   LEASE_CALL_OPTION_NAMES,
   type LeaseCallOptions,
@@ -35,6 +37,12 @@ export interface KeyReport {
   readonly fence: FenceSnapshot | undefined;
 }
 
+/** Who takes a key away, and why: kept in the audit. */
+export interface RevokeOptions {
+  readonly by?: string;
+  readonly reason?: string;
+}
+
 /** An operation of `FencingService.write`. */
 export interface OperationOptions {
   readonly id: string;
@@ -42,10 +50,23 @@ export interface OperationOptions {
   readonly payload?: unknown;
 }
 
+/**
+ * Below this, a receipt may still be needed by the write that left it: the answer to its COMMIT may be a minute late, and what
+ * became of it is then looked for.
+ */
+const YOUNGEST_TO_PRUNE_MS = 3_600_000;
+
+/** How long a revocation waits for a write that is under way, ms. */
+const REVOKE_WAIT_MS = 2_000;
+const LONGEST_NOTE = 1_000;
+/** How much of the audit one call answers. */
+const MOST_ENTRIES = 1_000;
+
 /** What the decorators do, as functions; and a view of keys for operators. */
 export class FencingService {
   private readonly logger = new Logger('Fencing');
 
+  /** @internal */
   constructor(private readonly runtime: FencingRuntime) {}
 
   /**
@@ -116,33 +137,117 @@ export class FencingService {
   }
 
   /**
-   * Takes a key away from whoever holds it: the database refuses its writes from now on, the key is free, and its method is
-   * aborted at its next renewal.
+   * What is stored of an operation that was accepted, or `undefined` where none was accepted under this id (yet: one may be
+   * under way). Inside a fenced write it is read in the same transaction, which also sees operations of its own.
+   * @throws FencingConfigError where there is no fence, LeaseKeyError where `operationId` is no id, StoreUnavailableError
    */
-  async revoke(key: string): Promise<void> {
-    checkKey('FencingService.revoke', key);
+  async receipt(operationId: string): Promise<Receipt | undefined> {
+    const where = 'FencingService.receipt';
+    checkBuiltKey(where, operationId, 'an operation id');
+    return (await this.fence(where)).receipt(operationId);
+  }
+
+  /**
+   * Deletes the receipts of operations that were accepted longer than `olderThanMs` ago, in short statements. An operation whose
+   * receipt is gone is done **again** when it is sent again: this is safe only past the longest time after which any sender may
+   * repeat one (retries, redelivery of a queue, dead letters that are replayed by hand). It may be interrupted and called again.
+   * @param options `olderThanMs`: whole number, an hour to 365 days
+   * @returns how many were deleted
+   * @throws FencingConfigError where the option is wrong, inside a transaction, or without DELETE on the table of receipts;
+   * StoreUnavailableError
+   */
+  async pruneReceipts(options: { olderThanMs: number }): Promise<number> {
+    const where = 'FencingService.pruneReceipts';
+    checkNames(where, options, ['olderThanMs']);
+    checkMs(where, 'olderThanMs', options.olderThanMs, YOUNGEST_TO_PRUNE_MS);
+    return (await this.fence(where)).pruneReceipts(options.olderThanMs);
+  }
+
+  /**
+   * Takes a key away from whoever holds it. From the moment that this resolves the database refuses its writes (one that is under way
+   * is waited for, up to two seconds); its method is aborted (`lease.signal`, `LeaseLostError`) at its next renewal, at a third of the
+   * ttl at the latest; the key is free. Who and why are kept in the table `fencing_audit`, in the transaction that raises the fence. It is no
+   * ban: whoever waits for the key gets it next.
+   * @param options `by`: who does it (default: the database role); `reason`: why; texts of up to 1000 characters
+   * @returns which generation was superseded; `undefined` without a fence
+   * @throws LeaseKeyError, FencingConfigError where an option is wrong, or is given without a fence to keep it; StoreUnavailableError
+   * where a write of the holder did not end (it names the backend), or one of the two does not answer: call it again. Where that is
+   * the lease store, the fence has been raised and only the key is not free yet
+   */
+  async revoke(key: string, options: RevokeOptions = {}): Promise<Revocation | undefined> {
+    const where = 'FencingService.revoke';
+    checkKey(where, key);
+    checkNames(where, options, ['by', 'reason']);
+    const { by, reason } = options;
+    for (const [name, text] of Object.entries({ by, reason })) checkNote(where, name, text);
     const { store, fence } = await this.runtime.start();
-    const lease = await store.inspect(key);
-    if (fence) {
-      let floor = Math.max(lease?.generation ?? 0, (await fence.inspect(key))?.generation ?? 0);
-      for (let attempt = 0; ; attempt++) {
-        const answer = await fence.activate({
-          key,
-          owner: `revoked-${randomUUID()}`,
-          generation: floor + 1,
-          waitMs: 2_000,
-        });
-        if (answer.activated) break;
-        if (attempt === 10)
-          throw new StoreUnavailableError(
-            'database',
-            'newer owners kept activating while the key was revoked.',
-            { key },
-          );
-        floor = answer.generation;
-      }
-    }
-    if (lease) await store.release({ key, owner: lease.owner });
+    if (!fence && (by !== undefined || reason !== undefined)) await this.fence(where);
+    const [asked] = await Promise.allSettled([store.inspect(key)]);
+    const held = asked.status === 'fulfilled' ? asked.value : undefined;
+    // The fence first, and also where the lease store is silent: it is what refuses the holder's writes.
+    const revocation = await fence?.revoke({ key, held, by, reason, waitMs: REVOKE_WAIT_MS });
+    if (asked.status === 'rejected') throw asked.reason;
+    if (held) await store.release({ key, owner: held.owner });
+    this.logger.warn(
+      `Lease ${this.runtime.nameOf(key)} was revoked` +
+        (revocation ? ` (generation ${revocation.supersededGeneration ?? 'none'}); see fencing_audit.` : '.'),
+    );
+    return revocation;
+  }
+
+  /**
+   * Why was a write of this key refused? What the audit keeps of the key, newest first: writes that were refused, with who superseded
+   * them and since when; writes whose outcome is unknown; revocations. A row is there some ms after what it tells, and may be missing
+   * after a storm or an outage (`audit.dropped`).
+   * @param options `limit`: how many at most, 1 to 1 000 (default 20)
+   * @throws LeaseKeyError, FencingConfigError where the option is wrong, without a fence, or without SELECT on the table;
+   * StoreUnavailableError
+   */
+  async audit(key: string, options: { limit?: number } = {}): Promise<AuditEntry[]> {
+    const where = 'FencingService.audit';
+    checkKey(where, key);
+    checkNames(where, options, ['limit']);
+    const { limit = 20 } = options;
+    if (!Number.isInteger(limit) || limit < 1 || limit > MOST_ENTRIES)
+      throw new FencingConfigError(
+        `${where}: limit must be a whole number from 1 to ${MOST_ENTRIES}, got ${show(limit)}.`,
+      );
+    return (await (await this.fence(where)).audit?.(key, limit)) ?? [];
+  }
+
+  /**
+   * Deletes rows of `fencing_audit` (revoked keys, refused and unknown writes, writes past the triggers) that are older than `olderThanMs`.
+   * @param options `olderThanMs`: whole number, up to 365 days
+   * @returns how many were deleted
+   * @throws FencingConfigError where the option is wrong, without a fence, or without DELETE on the table; StoreUnavailableError
+   */
+  async pruneAudit(options: { olderThanMs: number }): Promise<number> {
+    const where = 'FencingService.pruneAudit';
+    checkNames(where, options, ['olderThanMs']);
+    checkMs(where, 'olderThanMs', options.olderThanMs, 0);
+    return (await this.fence(where)).pruneAudit(options.olderThanMs);
+  }
+
+  /**
+   * What an operator should know of the servers behind leases and fence, as they are set up now: settings, tables and triggers,
+   * replicas, persistence, pool and connections, and how far the clocks are apart. Reads only; takes some ten small requests. What
+   * cannot be asked is a finding too: it does not reject, unless the module itself cannot start.
+   */
+  async diagnose(): Promise<Diagnosis> {
+    const { store, fence } = await this.runtime.start();
+    const [leases, database] = await Promise.all([
+      examine('lease store', store),
+      fence && examine('database', fence),
+    ]);
+    return conclude({ 'the lease store': leases, ...(database && { 'the database': database }) });
+  }
+
+  private async fence(where: string): Promise<Fence> {
+    const { fence } = await this.runtime.start();
+    if (fence) return fence;
+    throw new FencingConfigError(
+      `${where}: no fence is configured. Give FencingModule a fence, e.g. fence: typeOrmFence().`,
+    );
   }
 
   private async writeNow<T, Manager>(
@@ -166,6 +271,8 @@ export class FencingService {
   }
 
   private readOptions(where: string, options: LeaseCallOptions) {
+    // Left out by JavaScript: it would count as the module's own default further down.
+    if (options === undefined) checkNames(where, options, LEASE_CALL_OPTION_NAMES);
     const resolved = this.runtime.resolveOptions(where, options, LEASE_CALL_OPTION_NAMES);
     const { signal } = options;
     if (
@@ -175,4 +282,20 @@ export class FencingService {
       throw new FencingConfigError(`${where}: signal must be an AbortSignal, got ${show(signal)}.`);
     return { signal, resolved };
   }
+}
+
+/** @throws FencingConfigError unless it is missing, or a text that the audit can keep */
+function checkNote(where: string, name: string, value: unknown): void {
+  if (value === undefined) return;
+  if (
+    typeof value === 'string' &&
+    value.trim() !== '' &&
+    value.length <= LONGEST_NOTE &&
+    !value.includes('\0')
+  )
+    return;
+  const got = typeof value === 'string' ? `one of ${value.length} characters` : show(value);
+  throw new FencingConfigError(
+    `${where}: ${name} must be a text of 1 to ${LONGEST_NOTE} characters (none of them U+0000), got ${got}.`,
+  );
 }

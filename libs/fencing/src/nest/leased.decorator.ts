@@ -9,6 +9,7 @@ import {
 } from '../core/options.js';
 import { withCurrentLease } from './current-lease.decorator.js';
 import type { LeasedDefinition } from './fencing.runtime.js';
+import type { LaterResult } from './later-result.js';
 import { wrapMethod } from './wrap-method.js';
 
 /** Options of `@Leased`. */
@@ -17,9 +18,12 @@ export interface LeasedOptions extends LeaseOptions {
   name?: string;
 }
 
-/** A method whose arguments fit the key function; bivariant, so that `(order: { id: string })` fits a method of `Order`. */
+/**
+ * A method whose arguments fit the key function; bivariant, so that `(order: { id: string })` fits a method of `Order`. Its
+ * result comes later: callers get a promise from now on, which a method that returns a plain value would not tell them.
+ */
 type MethodFor<Args extends readonly unknown[]> = {
-  method(...args: [...Args, ...never[]]): unknown;
+  method(...args: [...Args, ...never[]]): LaterResult;
 }['method'];
 
 /**
@@ -63,6 +67,7 @@ export function Leased<const Args extends readonly unknown[] = []>(
       decorator: '@Leased',
       instanceName: name,
       needsFence: false,
+      lease: { keys: sources, options: leaseOptions },
       call: (runtime, args, body) =>
         runtime.leased(definition, args, (leases) => body(withCurrentLease(target, method, args, leases[0]))),
     });

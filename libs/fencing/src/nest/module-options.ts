@@ -1,3 +1,4 @@
+import type { Clock } from '../core/clock.js';
 import { FencingConfigError } from '../core/errors.js';
 import type { Fence } from '../core/fence.js';
 import type { LeaseStore } from '../core/lease-store.js';
@@ -11,10 +12,21 @@ import {
   resolveLeaseOptions,
   show,
 } from '../core/options.js';
-import type { FenceSource } from '../core/sources.js';
+import type { FenceSource, LeaseStoreSource } from '../core/sources.js';
 import type { FencingModuleExtras, FencingModuleOptions } from './fencing.module-definition.js';
 
-const OPTIONS = ['leases', 'fence', 'defaults', 'storeTimeoutMs', 'drainMs', 'httpErrors'];
+const OPTIONS = [
+  'leases',
+  'fence',
+  'defaults',
+  'storeTimeoutMs',
+  'drainMs',
+  'httpErrors',
+  'strict',
+  'logKeys',
+  'audit',
+  'clock',
+];
 const EXTRAS = ['isGlobal', 'name'];
 const FACTORIES = ['useFactory', 'useClass', 'useExisting'] as const;
 const ASYNC = ['imports', 'inject', 'provideInjectionTokensFrom', ...FACTORIES];
@@ -48,7 +60,8 @@ export function checkAsyncOptions(
 export function checkModuleOptions(options: FencingModuleOptions): ResolvedLeaseOptions {
   const where = 'FencingModule';
   checkNames(where, options, OPTIONS);
-  const { leases, fence, defaults, storeTimeoutMs, drainMs, httpErrors } = options;
+  const { leases, fence, defaults, storeTimeoutMs, drainMs, httpErrors, strict, logKeys, audit, clock } =
+    options;
   if (leases === undefined || leases === null) {
     throw new FencingConfigError(
       'FencingModule: leases is missing. Give it redisLeases(redis) or memoryLeases().',
@@ -62,7 +75,17 @@ export function checkModuleOptions(options: FencingModuleOptions): ResolvedLease
   if (storeTimeoutMs !== undefined) checkMs(where, 'storeTimeoutMs', storeTimeoutMs, 10);
   if (drainMs !== undefined) checkMs(where, 'drainMs', drainMs, 0);
   if (httpErrors !== undefined) checkChoice(where, 'httpErrors', httpErrors, [true, false]);
+  if (strict !== undefined) checkChoice(where, 'strict', strict, [true, false]);
+  if (logKeys !== undefined) checkChoice(where, 'logKeys', logKeys, [true, false]);
+  if (audit !== undefined) checkChoice(where, 'audit', audit, [true, false]);
+  if (clock !== undefined && typeof (clock as Partial<Clock> | null)?.setTimer !== 'function') {
+    throw new FencingConfigError(`FencingModule: clock must be a Clock (now, setTimer), got ${show(clock)}.`);
+  }
   return resolveLeaseOptions(`${where} defaults`, defaults);
+}
+
+export function isLeaseStoreSource(value: unknown): value is LeaseStoreSource {
+  return typeof (value as Partial<LeaseStoreSource> | null)?.createStore === 'function';
 }
 
 /** @throws FencingConfigError unless `store` is a lease store */

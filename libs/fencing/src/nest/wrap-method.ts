@@ -1,11 +1,12 @@
 import 'reflect-metadata';
 import { Inject, Logger, UseInterceptors } from '@nestjs/common';
 import { FencingConfigError } from '../core/errors.js';
+import { currentLeasePositions } from './current-lease.decorator.js';
 import { FencingInterceptor } from './fencing.interceptor.js';
 import { FencingRuntime } from './fencing.runtime.js';
 import { containLateRefusal } from './late-refusal.js';
 import { DEFAULT_INSTANCE, runtimeProperty, runtimeToken } from './tokens.js';
-import { markWrapped } from './wrapped-methods.js';
+import { type LeaseMark, markWrapped } from './wrapped-methods.js';
 
 export type Method = (this: unknown, ...args: unknown[]) => unknown;
 
@@ -14,6 +15,8 @@ export interface WrapRequest {
   readonly decorator: string;
   readonly instanceName?: string;
   readonly needsFence: boolean;
+  /** Of `@Leased`, for the boot report and the key map. */
+  readonly lease?: Omit<LeaseMark, 'parameters'>;
   /** What a call does instead of the method. */
   call(
     runtime: FencingRuntime,
@@ -56,7 +59,8 @@ export function wrapMethod(
   };
   copyFace(method, wrapper);
   const { decorator, needsFence } = request;
-  markWrapped(wrapper, method, { where, decorator, instanceName, needsFence });
+  const lease = request.lease && { ...request.lease, parameters: parametersOf(target, name, method) };
+  markWrapped(wrapper, method, { where, decorator, instanceName, needsFence, lease });
   descriptor.value = wrapper;
 
   const interceptors = (Reflect.getMetadata(NEST_INTERCEPTORS, wrapper) as unknown[] | undefined) ?? [];
@@ -81,6 +85,11 @@ function checkMethod(
       `${decorator} on ${where}: a generator runs after its call has returned; return a promise, an Observable, a stream or an async iterable.`,
     );
   }
+}
+
+function parametersOf(target: object, name: string | symbol, method: Method): number {
+  const leases = currentLeasePositions(target, name).filter((position) => position < method.length);
+  return method.length - leases.length;
 }
 
 /** Has Nest inject the runtime, and the runtime look at each class that it is injected into, also long after the boot. */

@@ -1,4 +1,14 @@
 import 'reflect-metadata';
+import type { KeySource } from '../core/key.js';
+import type { LeaseOptions } from '../core/options.js';
+
+/** How a `@Leased` method takes its lease, as it was written. */
+export interface LeaseMark {
+  readonly keys: readonly KeySource[];
+  readonly options: LeaseOptions;
+  /** How many parameters callers pass: those of `@CurrentLease()` and those with a default are not among them. */
+  readonly parameters: number;
+}
 
 /** What is noted on a method for each decorator of this package. */
 export interface WrapMark {
@@ -8,6 +18,8 @@ export interface WrapMark {
   readonly decorator: string;
   readonly instanceName: string;
   readonly needsFence: boolean;
+  /** Of `@Leased`. */
+  readonly lease?: LeaseMark;
 }
 
 /** A decorated method of a class or of one of its ancestors. */
@@ -19,9 +31,19 @@ export interface WrappedMethod extends WrapMark {
 
 const WRAPPED = Symbol.for('nestjs-fencing/wrapped');
 
+/** One list for the ESM and the CommonJS copy of the package in a process. It grows with the classes that are loaded. */
+const decorated = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing/decorated')] ??=
+  []) as WrapMark[];
+
+/** A mark for each decorator of this package that this process has applied, whatever became of the class. */
+export function decoratedMethods(): readonly WrapMark[] {
+  return decorated;
+}
+
 /** Notes on `wrapper` what it wraps, with the marks that `method` already had. */
 export function markWrapped(wrapper: object, method: object, mark: WrapMark): void {
   Reflect.defineMetadata(WRAPPED, [...marksOf(method), mark], wrapper);
+  decorated.push(mark);
 }
 
 /** The decorated methods that instances of `prototype` have, or have overridden. */

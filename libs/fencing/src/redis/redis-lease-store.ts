@@ -1,5 +1,6 @@
 import { BUCKETS, bucketOf } from '../core/buckets.js';
 import { systemClock } from '../core/clock.js';
+import { asFindings, type Examination, failedCheck } from '../core/diagnosis.js';
 import { FencingConfigError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
 import {
   type AcquireAnswer,
@@ -14,7 +15,9 @@ import {
   type Watch,
 } from '../core/lease-store.js';
 import { within } from '../core/timing.js';
+import { diagnoseRedis } from './diagnose-redis.js';
 import type { RedisClient } from './redis-client.js';
+import { ReplicaAcks, type ReplicasOptions } from './replica-acks.js';
 import { StepSender } from './step-sender.js';
 import { WakeUps } from './wake-ups.js';
 
@@ -23,6 +26,8 @@ export interface RedisLeaseStoreOptions {
   readonly prefix: string;
   /** Whether the store opened the client itself, and so closes it. */
   readonly ownsClient: boolean;
+  /** Which replicas must have a grant before it is given. */
+  readonly replicas?: Required<ReplicasOptions>;
 }
 
 /**
@@ -42,6 +47,7 @@ export class RedisLeaseStore extends LeaseStore {
   readonly kind = 'redis';
   private readonly wakeUps: WakeUps;
   private readonly sender: StepSender;
+  private readonly acks: ReplicaAcks | undefined;
   private readonly buckets: readonly Bucket[];
   /** Who may be in line for which key, as far as the answers told: `<waiter> <key>`. */
   private readonly inLine = new Set<string>();
@@ -54,6 +60,7 @@ export class RedisLeaseStore extends LeaseStore {
     super();
     this.wakeUps = new WakeUps(client);
     this.sender = new StepSender(client);
+    this.acks = options.replicas && new ReplicaAcks(client, options.replicas);
     this.buckets = Array.from({ length: BUCKETS }, (_, bucket) => {
       const name = `${options.prefix}:{${bucket}}`;
       return {
@@ -83,10 +90,25 @@ export class RedisLeaseStore extends LeaseStore {
         );
       },
     );
-    return this.checkEviction();
+    return [...(await this.checkEviction()), ...((await this.acks?.check()) ?? [])];
   }
 
-  acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
+  /** What the server says of itself, and the check. */
+  async diagnose(): Promise<Examination> {
+    const checked = await this.check().then(
+      (found) => asFindings('redis', found),
+      (error: unknown) => [failedCheck('redis', error)],
+    );
+    const server = await diagnoseRedis(this.client);
+    return { ...server, findings: [...checked, ...server.findings] };
+  }
+
+  acquire(request: AcquireRequest): Promise<AcquireAnswer> {
+    const answer = this.acquireNow(request);
+    return this.acks ? this.replicated(request, answer, this.acks) : answer;
+  }
+
+  private acquireNow({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
     const place = waiter && `${waiter.id} ${key}`;
     const inLine = place !== undefined && this.inLine.has(place) ? 1 : 0;
     const args = [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs), inLine];
@@ -127,7 +149,12 @@ export class RedisLeaseStore extends LeaseStore {
     return renewed;
   }
 
-  release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
+  release(request: ReleaseRequest): Promise<ReleaseAnswer> {
+    const answer = this.releaseNow(request);
+    return this.acks && request.successor ? this.replicatedHandOver(request, answer, this.acks) : answer;
+  }
+
+  private releaseNow({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
     if (!successor || holdMs !== undefined) {
       const args = [owner, holdMs === undefined ? 0 : whole(holdMs)];
       return this.step('release', key, args, (outcome) => ({ held: outcome === 1 }));
@@ -170,6 +197,40 @@ export class RedisLeaseStore extends LeaseStore {
       await within(systemClock, QUIT_MS, this.client.quit(), silent).catch(() => undefined);
     }
     this.client.disconnect();
+  }
+
+  /** A grant that too few replicas have is given back. One of what the owner held already (above a floor) is the owner's to give. */
+  private async replicated(
+    { key, owner, floor }: AcquireRequest,
+    answer: Promise<AcquireAnswer>,
+    acks: ReplicaAcks,
+  ): Promise<AcquireAnswer> {
+    const { granted } = await answer;
+    if (!granted) return answer;
+    try {
+      await acks.confirm();
+    } catch (error) {
+      if (floor === 0) await this.releaseNow({ key, owner }).catch(() => undefined);
+      throw error;
+    }
+    return answer;
+  }
+
+  /** A successor that too few replicas know of gets nothing, and asks for itself. */
+  private async replicatedHandOver(
+    { key, successor }: ReleaseRequest,
+    answer: Promise<ReleaseAnswer>,
+    acks: ReplicaAcks,
+  ): Promise<ReleaseAnswer> {
+    const next = (await answer).successor;
+    if (!next || !('generation' in next)) return answer;
+    try {
+      await acks.confirm();
+    } catch {
+      await this.releaseNow({ key, owner: successor!.owner }).catch(() => undefined);
+      return { held: true };
+    }
+    return answer;
   }
 
   private bucket(key: string): Bucket {

@@ -2,7 +2,11 @@ import { FencingConfigError } from '../core/errors.js';
 import type { LeaseStore } from '../core/lease-store.js';
 import { checkNames } from '../core/options.js';
 import type { RedisClient } from './redis-client.js';
+import { checkPrefix, connectTo, isClient, isRedisUrl } from './redis-connection.js';
 import { RedisLeaseStore } from './redis-lease-store.js';
+import { checkReplicas, type ReplicasOptions } from './replica-acks.js';
+
+const WHO = 'redisLeases';
 
 export interface RedisLeasesOptions {
   /**
@@ -10,6 +14,12 @@ export interface RedisLeasesOptions {
    * @default 'fencing'
    */
   prefix?: string;
+  /**
+   * Waits until replicas have a grant before it is given (WAIT); otherwise it is given back and the call is *unavailable*. A failover
+   * then loses fewer running leases. It makes nothing safer: that is the fence's.
+   * @default nobody is waited for
+   */
+  replicas?: ReplicasOptions;
 }
 
 /** Lets the package open (and close) its own connection; needs the package `ioredis`. */
@@ -33,44 +43,23 @@ export function redisLeases(
   options: RedisLeasesOptions = {},
 ): LeaseStore | Promise<LeaseStore> {
   if (isClient(clientOrConnection)) {
-    checkNames('redisLeases', options, ['prefix']);
+    checkNames('redisLeases', options, ['prefix', 'replicas']);
     return new RedisLeaseStore(clientOrConnection, {
-      prefix: checkPrefix(options.prefix),
+      prefix: checkPrefix(WHO, options.prefix),
       ownsClient: false,
+      replicas: options.replicas && checkReplicas(options.replicas, clientOrConnection),
     });
   }
-  checkNames('redisLeases', clientOrConnection, ['url', 'prefix']);
+  checkNames('redisLeases', clientOrConnection, ['url', 'prefix', 'replicas']);
   const { url } = clientOrConnection;
-  const prefix = checkPrefix(clientOrConnection.prefix);
-  if (typeof url !== 'string' || !/^rediss?:\/\//.test(url)) {
+  const prefix = checkPrefix(WHO, clientOrConnection.prefix);
+  const replicas = clientOrConnection.replicas && checkReplicas(clientOrConnection.replicas);
+  if (!isRedisUrl(url)) {
     throw new FencingConfigError(
       "redisLeases: give an ioredis client, or { url } with a text like 'redis://localhost:6379'.",
     );
   }
-  return connect(url).then((client) => new RedisLeaseStore(client, { prefix, ownsClient: true }));
-}
-
-async function connect(url: string): Promise<RedisClient> {
-  const { Redis } = await import('ioredis').catch((error: unknown) => {
-    throw new FencingConfigError(
-      "redisLeases({ url }) needs the package 'ioredis': npm install ioredis.",
-      error,
-    );
-  });
-  const client = new Redis(url);
-  // ioredis reconnects by itself and every call has its own deadline; without a listener it prints each error.
-  client.on('error', () => undefined);
-  return client;
-}
-
-function isClient(value: unknown): value is RedisClient {
-  return typeof (value as RedisClient | undefined)?.evalsha === 'function';
-}
-
-/** The prefix comes before the `{bucket}` that decides the slot of a key, so it must not contain braces itself. */
-function checkPrefix(prefix = 'fencing'): string {
-  if (typeof prefix === 'string' && /^[^{}\s]+$/.test(prefix)) return prefix;
-  throw new FencingConfigError(
-    `redisLeases: prefix must be text without spaces and braces, got ${JSON.stringify(prefix)}.`,
+  return connectTo(url, WHO).then(
+    (client) => new RedisLeaseStore(client, { prefix, ownsClient: true, replicas }),
   );
 }

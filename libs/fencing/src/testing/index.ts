@@ -1,2 +1,11 @@
+export type { ContractTools } from './contract-tools.js';
+export type { FencedDatabase } from './fence-case.js';
+export { fenceContract } from './fence-contract.js';
+export { FencingFaults } from './fencing-testing-faults.js';
+export { FencingTestingModule, type FencingTestingOptions } from './fencing-testing.module.js';
+export type { LeaseAuthority } from './lease-store-case.js';
+export { leaseStoreContract } from './lease-store-contract.js';
+export { breachesOf, type StoreEvent } from './lease-store-history.js';
+export { HOSTILE_KEYS } from './lease-store-hostile-keys.js';
 export { ManualClock } from './manual-clock.js';
 export { memoryLeases, MemoryLeaseStore, type MemoryLeasesOptions } from './memory-lease-store.js';

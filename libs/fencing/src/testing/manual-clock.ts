@@ -37,7 +37,8 @@ export class ManualClock implements Clock {
       next.fire();
       await settle();
     }
-    this.time = end;
+    // Two that advance it at once do not turn it back.
+    this.time = Math.max(this.time, end);
     await settle();
   }
 

@@ -1,7 +1,10 @@
-import { describe } from '@jest/globals';
-import { itKeepsTheContract } from '../../../../test/support/lease-store-contract.js';
+import { describe, it } from '@jest/globals';
+import { leaseStoreContract } from './lease-store-contract.js';
 import { memoryLeases } from './memory-lease-store.js';
 
 describe('the memory lease store', () => {
-  itKeepsTheContract(() => memoryLeases());
+  leaseStoreContract({ describe, it }, () => {
+    const store = memoryLeases();
+    return { open: () => store, lose: () => store.forget() };
+  });
 });

@@ -47,7 +47,7 @@ export class MemoryLeaseStore extends LeaseStore {
   constructor(options: MemoryLeasesOptions = {}) {
     super();
     this.clock = options.clock ?? systemClock;
-    this.wallClockUs = options.wallClockUs ?? (() => Date.now() * 1_000);
+    this.wallClockUs = options.wallClockUs ?? systemClockUs;
   }
 
   async check() {
@@ -56,30 +56,30 @@ export class MemoryLeaseStore extends LeaseStore {
 
   async acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
     const entry = this.live(key);
-    const free = !entry || (entry.reservedFor !== undefined && entry.reservedFor === waiter?.id);
-    if (!free && entry.owner !== owner) {
+    const own = this.own(key, owner);
+    if (entry && !own && (entry.reservedFor === undefined || entry.reservedFor !== waiter?.id)) {
       if (waiter) this.register(key, waiter.id, waiter.forMs);
       return { granted: false, remainingMs: entry.expiresAt - this.clock.now() };
     }
     if (waiter) this.unregister(key, waiter.id);
-    const retried = !free && entry.generation > floor;
-    const generation = retried ? entry.generation : this.issue(key, floor);
+    const retried = own && own.generation > floor;
+    const generation = retried ? own.generation : this.issue(key, floor);
     this.entries.set(key, { owner, generation, expiresAt: this.clock.now() + ttlMs });
     return { granted: true, generation };
   }
 
   async renew(requests: readonly RenewRequest[]): Promise<boolean[]> {
     return requests.map(({ key, owner, ttlMs }) => {
-      const entry = this.live(key);
-      if (entry?.owner !== owner) return false;
+      const entry = this.own(key, owner);
+      if (!entry) return false;
       entry.expiresAt = this.clock.now() + ttlMs;
       return true;
     });
   }
 
   async release({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
-    const entry = this.live(key);
-    if (entry?.owner !== owner) return { held: false };
+    const entry = this.own(key, owner);
+    if (!entry) return { held: false };
     if (holdMs) {
       entry.expiresAt = this.clock.now() + holdMs;
       this.hint(key, { waiterId: '', reservedMs: holdMs });
@@ -128,7 +128,11 @@ export class MemoryLeaseStore extends LeaseStore {
     let listeners = this.listeners.get(key);
     if (!listeners) this.listeners.set(key, (listeners = new Set()));
     listeners.add(listener);
-    if (!this.live(key)) listener({ waiterId: undefined, reservedMs: 0 });
+    // A hint that came since the answer "busy", before this watch, would not be heard otherwise.
+    const entry = this.live(key);
+    if (!entry) listener({ waiterId: undefined, reservedMs: 0 });
+    else if (entry.reservedFor !== undefined)
+      listener({ waiterId: entry.reservedFor, reservedMs: entry.expiresAt - this.clock.now() });
     return {
       live: undefined,
       stop: () => {
@@ -159,6 +163,13 @@ export class MemoryLeaseStore extends LeaseStore {
     return generation;
   }
 
+  /** Everything is gone, as after a restart without data; the store's clock goes on. */
+  forget(): void {
+    this.entries.clear();
+    this.waiters.clear();
+    this.lastIssued.clear();
+  }
+
   /** The store forgets what it issued, and its clock is set to `us`: the next generations may be below earlier ones. */
   loseCounter(us = 0): void {
     this.lastIssued.clear();
@@ -172,6 +183,12 @@ export class MemoryLeaseStore extends LeaseStore {
     if (entry && entry.expiresAt > this.clock.now()) return entry;
     if (entry) this.entries.delete(key);
     return undefined;
+  }
+
+  /** The lease of `key` where it is this owner's. A key that is kept for a waiter has no owner. */
+  private own(key: string, owner: string): Entry | undefined {
+    const entry = this.live(key);
+    return entry && entry.reservedFor === undefined && entry.owner === owner ? entry : undefined;
   }
 
   private issue(key: string, floor: number): number {
@@ -218,6 +235,11 @@ export class MemoryLeaseStore extends LeaseStore {
   private hint(key: string, hint: WakeHint): void {
     for (const listener of [...(this.listeners.get(key) ?? [])]) listener(hint);
   }
+}
+
+/** Finer than `Date.now`: a generation after a loss should be above one that was issued in the same millisecond. */
+function systemClockUs(): number {
+  return Math.floor((performance.timeOrigin + performance.now()) * 1_000);
 }
 
 /** Leases in the memory of this process, for tests and for trying out. */

@@ -49,7 +49,8 @@ export async function checkDatabase(
     if (installed!.version !== SCHEMA_VERSION) {
       throw new FencingConfigError(
         `The database has '${installed!.version}' and this version of the package needs '${SCHEMA_VERSION}'. ` +
-          'Run the newer fencingMigrations.',
+          'Run the newer fencingMigrations. Where they have run in an older form, run this in a migration of your own: it can be run ' +
+          'again and keeps what is there: for (const Migration of fencingMigrations) await new Migration().up(queryRunner);',
       );
     }
     const [allowed] = await query<{ granted: boolean }>(privileges);

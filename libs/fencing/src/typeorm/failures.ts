@@ -1,4 +1,9 @@
-import { FencingConfigError, type FencingError, StoreUnavailableError } from '../core/errors.js';
+import {
+  FencingConfigError,
+  type FencingError,
+  RowProtectedError,
+  StoreUnavailableError,
+} from '../core/errors.js';
 import {
   driverErrorOf,
   isConnectionLoss,
@@ -6,6 +11,7 @@ import {
   isSerializationFailure,
   sqlStateOf,
 } from './driver.js';
+import { PROTECTED_SQLSTATE } from './sql/names.js';
 
 export function notInstalled(cause?: unknown): FencingConfigError {
   return new FencingConfigError(
@@ -17,8 +23,8 @@ export function notInstalled(cause?: unknown): FencingConfigError {
 
 export function missingPrivilege(cause?: unknown): FencingConfigError {
   return new FencingConfigError(
-    'The database user may not use the tables of nestjs-fencing: it needs USAGE on their schema, EXECUTE on fencing_activate and ' +
-      'fencing_guard, and SELECT, INSERT and UPDATE on fencing_fence and fencing_operation.',
+    'The database user may not use the tables of nestjs-fencing: it needs USAGE on their schema, EXECUTE on fencing_activate, ' +
+      'fencing_guard and fencing_revoke, SELECT, INSERT and UPDATE on fencing_fence and fencing_operation, and INSERT on fencing_audit.',
     cause,
   );
 }
@@ -89,6 +95,37 @@ export function bodyError(key: string, error: unknown, connectionError: Error | 
   return new StoreUnavailableError(
     'database',
     `the connection of a fenced write broke (${reasonOf(cause)}); nothing of it was committed.`,
+    { key, cause },
+  );
+}
+
+/** The trigger of a protected table refused a row of a fenced write, as far as the SQLSTATE tells. */
+export function protectedError(key: string, error: unknown): RowProtectedError | undefined {
+  if (sqlStateOf(error) !== PROTECTED_SQLSTATE) return undefined;
+  const cause = driverErrorOf(error);
+  return new RowProtectedError(key, (cause as { table?: string }).table ?? 'of the package', cause);
+}
+
+/** The audit could not be `what`: read, written or pruned. `needs`: the privileges for it. */
+export function auditError(error: unknown, what: string, needs: string): FencingError {
+  if (sqlStateOf(error) === '42501')
+    return new FencingConfigError(
+      `The audit could not be ${what}: the database user needs ${needs}.`,
+      driverErrorOf(error),
+    );
+  const cause = driverErrorOf(error);
+  return (
+    setupError(error) ??
+    new StoreUnavailableError('database', `the audit could not be ${what} (${reasonOf(cause)}).`, { cause })
+  );
+}
+
+/** COMMIT had no answer, and the database says that it did not happen. */
+export function commitNotAccepted(key: string, cause: unknown): StoreUnavailableError {
+  return new StoreUnavailableError(
+    'database',
+    `the connection of a fenced write broke at its COMMIT (${reasonOf(cause)}), and the operation has no receipt: nothing of ` +
+      'it was committed, and nothing of it will be. It may be sent again.',
     { key, cause },
   );
 }

@@ -19,7 +19,7 @@ import {
   type PgQueryRunner,
   sqlStateOf,
 } from './driver.js';
-import { beginError, bodyError } from './failures.js';
+import { beginError, bodyError, protectedError } from './failures.js';
 import { type FencingSql, STALE_SQLSTATE } from './sql.js';
 import { Statements } from './statements.js';
 import { controlsTransaction } from './transaction-control.js';
@@ -51,6 +51,11 @@ export class GuardedTransaction {
   private endReason: Error | undefined;
   /** What the connection itself reported, before TypeORM hides it behind "already released". */
   private connectionError: Error | undefined;
+  private lostCommit = false;
+  /** The idle limit that the server was given last, ms. It runs anew from each statement. */
+  private idleLimitMs = 0;
+  /** By the clock, when the server has ended a session that never sees the COMMIT. */
+  private endsBy = -Infinity;
   private readonly statements: Statements;
   private readonly stops: (() => void)[] = [];
 
@@ -70,6 +75,16 @@ export class GuardedTransaction {
 
   get isOver(): boolean {
     return this.phase === 'over' || this.phase === 'committed';
+  }
+
+  /** COMMIT was sent, and its outcome is not known. */
+  get isUnknown(): boolean {
+    return this.lostCommit;
+  }
+
+  /** After this many ms the server has ended a session that never saw the COMMIT. */
+  get outlivesMs(): number {
+    return Math.max(0, this.endsBy - this.clock.now());
   }
 
   private get key(): string {
@@ -187,6 +202,8 @@ export class GuardedTransaction {
   explain(error: unknown): unknown {
     if (error instanceof FencingError) return error;
     if (sqlStateOf(error) === STALE_SQLSTATE) return this.staleError(error);
+    const refused = protectedError(this.key, error);
+    if (refused) return refused;
     if (this.endReason && isDatabaseError(error)) return this.endReason;
     if (!this.client || (!this.opened && isDatabaseError(error))) return beginError(this.key, error);
     return bodyError(this.key, error, this.connectionError);
@@ -201,7 +218,8 @@ export class GuardedTransaction {
   }
 
   private idleMs(): number {
-    return Math.min(LARGEST_SETTING_MS, Math.max(1, Math.ceil(this.authority.remainingMs())));
+    const remaining = Math.ceil(this.authority.remainingMs());
+    return (this.idleLimitMs = Math.min(LARGEST_SETTING_MS, Math.max(1, remaining)));
   }
 
   private attach(client: PgClient): void {
@@ -271,12 +289,16 @@ export class GuardedTransaction {
 
   private beginAndGuard(client: PgClient): string {
     const level = this.isolation;
-    const guards = this.authority.grants.map(({ key, generation, owner }) =>
+    const { grants } = this.authority;
+    const all = Object.fromEntries(grants.map(({ key, generation }) => [key, generation]));
+    const generations = client.escapeLiteral(JSON.stringify(all));
+    const guards = grants.map(({ key, generation, owner }) =>
       this.sql.guardCall({
         key: client.escapeLiteral(key),
         generation,
         owner: client.escapeLiteral(owner),
         idleMs: this.idleMs(),
+        generations,
       }),
     );
     return [`START TRANSACTION${level ? ` ISOLATION LEVEL ${level}` : ''}`, ...guards].join('; ');
@@ -291,12 +313,16 @@ export class GuardedTransaction {
     if (isConnectionLoss(failure)) throw failure;
     this.assertInTransaction();
     this.phase = 'committing';
+    this.endsBy = this.clock.now() + this.idleLimitMs;
     let command: string;
     try {
       const sent = client.query('COMMIT');
       ({ command } = await within(this.clock, COMMIT_MS, sent, () => new Error('no answer to COMMIT')));
     } catch (error) {
-      if (!(await this.wasRefused(client, error))) throw new CommitUnknownError(this.key, error);
+      if (!(await this.wasRefused(client, error))) {
+        this.lostCommit = true;
+        throw new CommitUnknownError(this.key, error);
+      }
       this.phase = 'rolling back';
       // As TypeORM would have it.
       throw new QueryFailedError('COMMIT', undefined, error as Error);

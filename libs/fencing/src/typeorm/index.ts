@@ -1,5 +1,12 @@
-export { GenerationColumn } from './generation-column.js';
+export { GenerationColumn, type GenerationColumnOptions } from './generation-column.js';
+export { protectTable, type ProtectTableOptions, unprotectTable } from './protect-table.js';
 export { FencedRepositoriesModule } from './row-guard-module.js';
 export { FencedRepository, type RowOf, type RowOutcome } from './row-guard.js';
 export { CreateFencing1764000000000, fencingMigrations, fencingMigrationsIn } from './schema.js';
 export { typeOrmFence, type TypeOrmFenceOptions } from './typeorm-fence-source.js';
+export {
+  CreateFencingLeases1764000000010,
+  fencingLeaseMigrations,
+  fencingLeaseMigrationsIn,
+} from './postgres-lease-schema.js';
+export { postgresLeases, type PostgresLeasesOptions } from './postgres-leases.js';

@@ -1,8 +1,34 @@
 import { OperationConflictError } from '../core/errors.js';
-import type { OperationRequest } from '../core/fence.js';
+import type { OperationRequest, Receipt } from '../core/fence.js';
+import type { Grant } from '../core/lease-store.js';
 import { assertJson } from '../core/operation.js';
 import type { GuardedTransaction } from './guarded-transaction.js';
 import type { FencingSql } from './sql.js';
+
+/** A receipt as PostgreSQL answers it. */
+export interface ReceiptRow {
+  readonly id: string;
+  readonly key: string;
+  readonly generation: string;
+  readonly owner: string;
+  readonly fingerprint: string;
+  readonly result: unknown;
+  readonly no_result: boolean;
+  readonly accepted_at: Date;
+  /** The one that wrote it. */
+  readonly transaction: string;
+}
+
+/** An operation that a transaction has claimed and not committed yet. */
+export interface Claim {
+  readonly operation: OperationRequest;
+  readonly grant: Grant;
+  readonly transaction: string;
+}
+
+export type OperationOutcome<T> =
+  | { readonly result: T; readonly duplicate: false; readonly claim: Claim }
+  | { readonly result: T; readonly duplicate: true; readonly claim?: undefined };
 
 /**
  * Runs `effect` at most once for an operation id, inside the transaction of the effect: the receipt is claimed first, so a
@@ -11,34 +37,42 @@ import type { FencingSql } from './sql.js';
  */
 export async function runOnce<T>(
   sql: FencingSql,
-  transaction: GuardedTransaction,
+  { runner, authority }: GuardedTransaction,
   operation: OperationRequest,
   effect: () => Promise<T>,
-): Promise<{ result: T; duplicate: boolean }> {
-  const { runner, authority } = transaction;
-  const [{ key, generation, owner }] = authority.grants as [(typeof authority.grants)[number]];
-  const claimed = (await runner.query(sql.claimOperation, [
-    operation.id,
-    key,
-    generation,
-    owner,
-    operation.fingerprint,
-  ])) as unknown[];
-  if (claimed.length > 0) {
+): Promise<OperationOutcome<T>> {
+  const { id, fingerprint } = operation;
+  const grant = authority.grants[0]!;
+  const { key, generation, owner } = grant;
+  const [claimed] = (await runner.query(sql.claimOperation, [id, key, generation, owner, fingerprint])) as {
+    transaction: string;
+  }[];
+  if (claimed) {
     const result = await effect();
     assertJson(operation.where, result);
-    await runner.query(sql.recordResult, [
-      operation.id,
-      result === undefined ? null : JSON.stringify(result),
-    ]);
-    return { result, duplicate: false };
+    await runner.query(sql.recordResult, [id, result === undefined ? null : JSON.stringify(result)]);
+    return { result, duplicate: false, claim: { operation, grant, transaction: claimed.transaction } };
   }
   // A statement of its own: the one above does not see a receipt that was committed while it waited.
-  const [receipt] = (await runner.query(sql.readOperation, [operation.id])) as {
-    fingerprint: string;
-    result: unknown;
-    no_result: boolean;
-  }[];
-  if (receipt?.fingerprint !== operation.fingerprint) throw new OperationConflictError(operation.id);
-  return { result: (receipt.no_result ? undefined : receipt.result) as T, duplicate: true };
+  const [receipt] = (await runner.query(sql.readOperation, [id])) as ReceiptRow[];
+  return { result: resultOf<T>(receipt, operation), duplicate: true };
+}
+
+/** @throws OperationConflictError where the receipt is of another payload */
+export function resultOf<T>(receipt: ReceiptRow | undefined, { id, fingerprint }: OperationRequest): T {
+  if (receipt?.fingerprint !== fingerprint) throw new OperationConflictError(id);
+  return (receipt.no_result ? undefined : receipt.result) as T;
+}
+
+export function receiptOf(row: ReceiptRow): Receipt {
+  const { id, key, generation, owner, fingerprint, result, no_result, accepted_at } = row;
+  return {
+    id,
+    key,
+    generation: Number(generation),
+    owner,
+    fingerprint,
+    result: no_result ? undefined : result,
+    acceptedAt: accepted_at,
+  };
 }

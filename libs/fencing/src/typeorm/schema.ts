@@ -13,6 +13,7 @@ export class CreateFencing1764000000000 implements MigrationInterface {
     for (const statement of this.sqlFor(runner).drop) await runner.query(statement);
   }
 
+  /** @internal */
   protected sqlFor(runner: QueryRunner): FencingSql {
     // `connection` until TypeORM 0.3, `dataSource` since 1.0.
     const { dataSource, connection } = runner as { dataSource?: DataSource; connection?: DataSource };

@@ -1,5 +1,10 @@
+import { ADMIT_ARGUMENTS, createAdmission } from './sql/admission.js';
+import { createAudit, readAudit, recordNotes, REVOKE_ARGUMENTS } from './sql/audit.js';
+import { GENERATIONS_SETTING, quoted, STALE_SQLSTATE, withGeneration } from './sql/names.js';
+
 /**
- * All SQL of the package.
+ * All SQL of the package, with what it keeps of things done by hand in `sql/audit.ts`, and what protects tables in
+ * `sql/admission.ts` and `sql/protection.ts`.
  *
  * Why it is safe, in four sentences. `activate` raises the fence row in an autocommit statement, so once it has returned, every
  * later guard sees it. `guard` reads the row FOR SHARE and demands equality with the grant, so an activation waits for every
@@ -7,28 +12,38 @@
  * so nothing can come between the check and the commit. The row is never deleted and never lowered.
  */
 
-/** Raised by the guard: the fence does not name this grant. DETAIL is the fence's generation or `none`, COLUMN the refused owner. */
-export const STALE_SQLSTATE = 'NF001';
+export { STALE_SQLSTATE };
 
 /** Raised with every change of the functions or tables, and compared at boot. */
-export const SCHEMA_VERSION = 'nestjs-fencing schema 1';
+export const SCHEMA_VERSION = 'nestjs-fencing schema 2';
 
 /** How often the server looks whether the client of a running statement is still there, ms. */
 const CONNECTION_CHECK_MS = 1_000;
+
+const GUARD_ARGUMENTS = 'text, bigint, text, integer, text';
+/** Of the guard of schema 1, a function. */
+const OLD_GUARD_ARGUMENTS = 'text, bigint, text, integer';
 
 /** The package's SQL for one schema; without one, names are left to the connection's search_path. */
 export class FencingSql {
   private readonly fence: string;
   private readonly operation: string;
+  private readonly audit: string;
   private readonly activateFunction: string;
-  private readonly guardFunction: string;
+  private readonly guardProcedure: string;
+  private readonly revokeFunction: string;
+  private readonly admitFunction: string;
+  private readonly qualify: (name: string) => string;
 
   constructor(readonly schema?: string) {
-    const qualify = (name: string) => (schema === undefined ? name : `${quoted(schema)}.${name}`);
-    this.fence = qualify('fencing_fence');
-    this.operation = qualify('fencing_operation');
-    this.activateFunction = qualify('fencing_activate');
-    this.guardFunction = qualify('fencing_guard');
+    this.qualify = (name) => (schema === undefined ? name : `${quoted(schema)}.${name}`);
+    this.fence = this.qualify('fencing_fence');
+    this.operation = this.qualify('fencing_operation');
+    this.audit = this.qualify('fencing_audit');
+    this.activateFunction = this.qualify('fencing_activate');
+    this.guardProcedure = this.qualify('fencing_guard');
+    this.revokeFunction = this.qualify('fencing_revoke');
+    this.admitFunction = this.qualify('fencing_admit');
   }
 
   /** Parameter: the schema. A row is answered if it exists. */
@@ -90,8 +105,10 @@ BEGIN
   RETURN CASE WHEN v_generation = p_generation AND v_owner = p_owner THEN NULL ELSE v_generation END;
 END
 $$`,
-      `CREATE OR REPLACE FUNCTION ${this.guardFunction}(p_key text, p_generation bigint, p_owner text, p_idle_ms integer)
-RETURNS void LANGUAGE plpgsql VOLATILE AS $$
+      `DROP FUNCTION IF EXISTS ${this.guardProcedure}(${OLD_GUARD_ARGUMENTS})`,
+      // A procedure: CALL needs no plan and answers no row, which makes the guard a third cheaper than SELECT of a function.
+      `CREATE OR REPLACE PROCEDURE ${this.guardProcedure}(p_key text, p_generation bigint, p_owner text, p_idle_ms integer, p_generations text)
+LANGUAGE plpgsql AS $$
 DECLARE
   v_current bigint;
 BEGIN
@@ -105,22 +122,39 @@ BEGIN
       COLUMN = p_owner,
       HINT = 'A newer owner has activated its grant. The transaction must be rolled back.';
   END IF;
-  PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true);
+  PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true), set_config('${GENERATIONS_SETTING}', p_generations, true);
   -- A statement that runs when its client is gone must not hold the lock to its end. Since PostgreSQL 14, and surely on Linux.
   IF current_setting('client_connection_check_interval', true) = '0' AND version() LIKE '%linux%' THEN
     PERFORM set_config('client_connection_check_interval', '${CONNECTION_CHECK_MS}', true);
   END IF;
 END
 $$`,
-      `COMMENT ON FUNCTION ${this.guardFunction}(text, bigint, text, integer) IS '${SCHEMA_VERSION}'`,
+      ...createAudit({
+        fence: this.fence,
+        audit: this.audit,
+        auditIndexes: ['fencing_audit_at', 'fencing_audit_bypassed', 'fencing_audit_key'],
+        revoke: this.revokeFunction,
+        bypassed: this.qualify('fencing_bypassed'),
+      }),
+      ...createAdmission({
+        fence: this.fence,
+        admit: this.admitFunction,
+        keyPart: this.qualify('fencing_key_part'),
+      }),
+      `COMMENT ON PROCEDURE ${this.guardProcedure}(${GUARD_ARGUMENTS}) IS '${SCHEMA_VERSION}'`,
     ];
   }
 
-  /** Statements that remove everything again. */
+  /** Statements that remove everything again. Tables that are still protected can then not be written. */
   get drop(): string[] {
     return [
-      `DROP FUNCTION IF EXISTS ${this.guardFunction}(text, bigint, text, integer)`,
+      `DROP FUNCTION IF EXISTS ${this.admitFunction}(${ADMIT_ARGUMENTS})`,
+      `DROP FUNCTION IF EXISTS ${this.qualify('fencing_key_part')}(text)`,
+      `DROP FUNCTION IF EXISTS ${this.qualify('fencing_bypassed')}(text, text)`,
+      `DROP FUNCTION IF EXISTS ${this.revokeFunction}(${REVOKE_ARGUMENTS})`,
+      `DROP PROCEDURE IF EXISTS ${this.guardProcedure}(${GUARD_ARGUMENTS})`,
       `DROP FUNCTION IF EXISTS ${this.activateFunction}(text, bigint, text, integer, boolean)`,
+      `DROP TABLE IF EXISTS ${this.audit}`,
       `DROP TABLE IF EXISTS ${this.operation}`,
       `DROP TABLE IF EXISTS ${this.fence}`,
     ];
@@ -128,8 +162,9 @@ $$`,
 
   /** The version of what is installed, or null. Parameters: none. */
   get installedVersion(): string {
-    const signature = `${this.guardFunction}(text, bigint, text, integer)`.replaceAll("'", "''");
-    return `SELECT obj_description(to_regprocedure('${signature}'), 'pg_proc') AS version, current_setting('server_version_num')::int AS server`;
+    const guard = (args: string) =>
+      `to_regprocedure('${`${this.guardProcedure}(${args})`.replaceAll("'", "''")}')`;
+    return `SELECT obj_description(coalesce(${guard(GUARD_ARGUMENTS)}, ${guard(OLD_GUARD_ARGUMENTS)}), 'pg_proc') AS version, current_setting('server_version_num')::int AS server`;
   }
 
   /** Parameters: key, generation, owner, wait in ms, durable. Answers `ahead`: null when activated. */
@@ -137,14 +172,24 @@ $$`,
     return `SELECT ${this.activateFunction}($1, $2, $3, $4, $5) AS ahead`;
   }
 
-  /** One call per grant, for the message that begins the transaction: values are literals, escaped by the driver. */
-  guardCall(literals: { key: string; generation: number; owner: string; idleMs: number }): string {
-    return `SELECT ${this.guardFunction}(${literals.key}, ${literals.generation}, ${literals.owner}, ${literals.idleMs})`;
+  /**
+   * One call per grant, for the message that begins the transaction: values are literals, escaped by the driver. `generations`:
+   * those of all grants of the transaction, as JSON, for the triggers.
+   */
+  guardCall(literals: {
+    key: string;
+    generation: number;
+    owner: string;
+    idleMs: number;
+    generations: string;
+  }): string {
+    const { key, generation, owner, idleMs, generations } = literals;
+    return `CALL ${this.guardProcedure}(${key}, ${generation}, ${owner}, ${idleMs}, ${generations})`;
   }
 
   /** The guard inside a transaction that the caller opened: no row instead of an error. Parameters: key, generation, owner, idle in ms. */
   get guardQuietly(): string {
-    return `SELECT set_config('idle_in_transaction_session_timeout', $4, true)
+    return `SELECT set_config('idle_in_transaction_session_timeout', $4, true), ${withGeneration('$1::text', '$2::bigint')}
 FROM (SELECT 1 FROM ${this.fence} f WHERE f.key = $1 AND f.generation = $2 AND f.owner = $3 FOR SHARE) guard`;
   }
 
@@ -178,9 +223,11 @@ ORDER BY (a.backend_xid IS NOT NULL AND a.backend_xid = f.xmax) DESC, a.xact_sta
         (right) => `has_table_privilege('${table.replaceAll("'", "''")}', '${right}')`,
       ),
     );
+    rights.push(`has_table_privilege('${this.audit.replaceAll("'", "''")}', 'INSERT')`);
     const signatures = [
       `${this.activateFunction}(text, bigint, text, integer, boolean)`,
-      `${this.guardFunction}(text, bigint, text, integer)`,
+      `${this.guardProcedure}(${GUARD_ARGUMENTS})`,
+      `${this.revokeFunction}(${REVOKE_ARGUMENTS})`,
     ];
     rights.push(
       ...signatures.map((name) => `has_function_privilege('${name.replaceAll("'", "''")}', 'EXECUTE')`),
@@ -188,22 +235,104 @@ ORDER BY (a.backend_xid IS NOT NULL AND a.backend_xid = f.xmax) DESC, a.xact_sta
     return `SELECT ${rights.join(' AND ')} AS granted`;
   }
 
-  /** Parameters: id, key, generation, owner, fingerprint. A row is answered if the operation is new. */
-  get claimOperation(): string {
-    return `INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (id) DO NOTHING RETURNING id`;
+  /**
+   * Raises the fence above every grant so far, with its audit. Parameters: key, generation and owner that the lease store names
+   * (or null), owner that the fence names from now on, by, reason, wait in ms. Answers `superseded` and `raised`.
+   */
+  get revoke(): string {
+    return `SELECT superseded, raised FROM ${this.revokeFunction}($1, $2, $3, $4, $5, $6, $7)`;
   }
 
-  /** Parameters: id, result as JSON text. */
+  /** See `recordNotes`. */
+  get recordNotes(): string {
+    return recordNotes({ fence: this.fence, audit: this.audit });
+  }
+
+  /** Parameters: key, how many at most. */
+  get readAudit(): string {
+    return readAudit({ audit: this.audit });
+  }
+
+  /** Parameter: age in ms. Answers how many rows of the audit went. */
+  get pruneAudit(): string {
+    return `WITH gone AS (DELETE FROM ${this.audit} WHERE at < clock_timestamp() - $1::float8 * interval '1 millisecond' RETURNING 1)
+SELECT count(*)::int AS pruned FROM gone`;
+  }
+
+  /** The signature of the function that the triggers call, for look-ups. */
+  get admitSignature(): string {
+    return `${this.admitFunction}(${ADMIT_ARGUMENTS})`;
+  }
+
+  // -------------------------------------------------------------------------------------------------------- operations
+
+  /**
+   * Parameters: id, key, generation, owner, fingerprint. A row is answered if the operation is new; its `transaction` is the
+   * one that will be written in the receipt.
+   */
+  get claimOperation(): string {
+    return `INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (id) DO NOTHING RETURNING xmin::text AS transaction`;
+  }
+
+  /** The effect is done: `accepted_at` is the time of it, however long it took. Parameters: id, result as JSON text. */
   get recordResult(): string {
-    return `UPDATE ${this.operation} SET result = $2::jsonb WHERE id = $1`;
+    return `UPDATE ${this.operation} SET result = $2::jsonb, accepted_at = clock_timestamp() WHERE id = $1`;
   }
 
   /** Parameter: id. */
   get readOperation(): string {
-    return `SELECT id, key, generation, owner, fingerprint, result, result IS NULL AS no_result, accepted_at FROM ${this.operation} WHERE id = $1`;
+    return `SELECT ${RECEIPT} FROM ${this.operation} WHERE id = $1`;
+  }
+
+  /**
+   * What became of a transaction that had claimed an operation and whose COMMIT had no answer: one message, sent on another
+   * connection. Its third result has a row if that transaction did not commit; otherwise the fourth is the receipt.
+   *
+   * Why it is right. The lost transaction has inserted the receipt: its claim was answered before COMMIT was sent. So this
+   * INSERT of the same id waits, in the unique index, until that transaction has ended: committed, rolled back, killed, or cut
+   * by its idle limit because the COMMIT never reached the server. If the id is free then, the lost transaction did not commit
+   * and never will. If it is not, the receipt is read in a statement of its own, whose snapshot is younger than the wait (READ
+   * COMMITTED, whatever the database's default is), and `transaction` tells whether the lost one wrote it, or one that came
+   * after it. Once this has answered, the lost transaction is over and so are its locks: the lease may go on. A commit that
+   * waits for a replica still holds its claim, so it is waited for as well.
+   *
+   * It locks no fence row: it keeps no activation waiting, waits for no other write of the same lease, and does not care how
+   * many keys there were. ROLLBACK is part of the message, so the INSERT never remains, whatever becomes of this client. On a
+   * read-only copy of the database it fails, rather than answer from old data.
+   */
+  settleOperation(literals: {
+    id: string;
+    key: string;
+    generation: number;
+    owner: string;
+    fingerprint: string;
+    waitMs: number;
+  }): string {
+    const { id, key, generation, owner, fingerprint, waitMs } = literals;
+    return [
+      'START TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE',
+      `SELECT set_config('lock_timeout', '${waitMs}', true)`,
+      `INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES (${id}, ${key}, ${generation}, ${owner}, ${fingerprint}) ON CONFLICT (id) DO NOTHING RETURNING id`,
+      `SELECT ${RECEIPT} FROM ${this.operation} WHERE id = ${id}`,
+      'ROLLBACK',
+    ].join('; ');
+  }
+
+  /**
+   * Deletes the old ones among the next receipts in the order of their ids, and says where the next page begins (`last`: null
+   * after the last one): each statement is short, all of them together read the table once. Parameters: the id to begin after,
+   * age in ms, size of a page.
+   */
+  get pruneOperations(): string {
+    return `WITH page AS (SELECT id, accepted_at FROM ${this.operation} WHERE id > $1 ORDER BY id LIMIT $3),
+gone AS (
+  DELETE FROM ${this.operation} o USING page
+  WHERE o.id = page.id AND page.accepted_at < clock_timestamp() - $2::float8 * interval '1 millisecond' RETURNING 1
+)
+SELECT (SELECT max(id) FROM page) AS last, (SELECT count(*) FROM gone)::int AS pruned`;
   }
 }
 
-function quoted(identifier: string): string {
-  return `"${identifier.replaceAll('"', '""')}"`;
-}
+/** What is read of a receipt. */
+const RECEIPT =
+  'id, key, generation, owner, fingerprint, result, result IS NULL AS no_result, accepted_at, xmin::text AS transaction';

@@ -17,6 +17,12 @@ export interface TypeOrmFenceOptions {
    * @default 'durable'
    */
   activationDurability?: 'durable' | 'relaxed';
+  /**
+   * What the boot does where an entity has a `@GenerationColumn()` and its table no trigger (see `protectTable`): `'warn'` logs which, and the
+   * line that is missing in a migration; `'fail'` stops it. Not asked for columns with `trigger: false`.
+   * @default 'warn'
+   */
+  missingTriggers?: 'warn' | 'fail';
 }
 
 /**
@@ -27,9 +33,22 @@ export function typeOrmFence(dataSourceOrOptions: DataSource | TypeOrmFenceOptio
   const options: TypeOrmFenceOptions = isDataSource(dataSourceOrOptions)
     ? { dataSource: dataSourceOrOptions }
     : dataSourceOrOptions;
-  checkNames('typeOrmFence', options, ['dataSource', 'schema', 'ensureSchema', 'activationDurability']);
-  const { dataSource, schema, ensureSchema = false, activationDurability = 'durable' } = options;
+  checkNames('typeOrmFence', options, [
+    'dataSource',
+    'schema',
+    'ensureSchema',
+    'activationDurability',
+    'missingTriggers',
+  ]);
+  const {
+    dataSource,
+    schema,
+    ensureSchema = false,
+    activationDurability = 'durable',
+    missingTriggers = 'warn',
+  } = options;
   checkChoice('typeOrmFence', 'activationDurability', activationDurability, ['durable', 'relaxed']);
+  checkChoice('typeOrmFence', 'missingTriggers', missingTriggers, ['warn', 'fail']);
   checkChoice('typeOrmFence', 'ensureSchema', ensureSchema, [true, false]);
   if (schema !== undefined && (typeof schema !== 'string' || schema === '')) {
     throw new FencingConfigError(`typeOrmFence: schema must be the name of a schema, got ${show(schema)}.`);
@@ -54,6 +73,7 @@ export function typeOrmFence(dataSourceOrOptions: DataSource | TypeOrmFenceOptio
         schema,
         ensureSchema,
         activationDurability,
+        missingTriggers,
       }),
   };
 }

@@ -1,32 +1,53 @@
 import type { DataSource } from 'typeorm';
+import type { AuditEntry, AuditNote } from '../core/audit.js';
+import { systemClock } from '../core/clock.js';
 import { runInTransaction, transactionOf } from '../core/context.js';
-import { FencingConfigError, LeaseOrderError, StoreUnavailableError } from '../core/errors.js';
+import { asFindings, type Examination } from '../core/diagnosis.js';
+import {
+  type CommitUnknownError,
+  FencingConfigError,
+  FencingError,
+  LeaseOrderError,
+  StoreUnavailableError,
+} from '../core/errors.js';
 import {
   type ActivationAnswer,
   type ActivationRequest,
   Fence,
   type FenceSnapshot,
+  type Receipt,
+  type Revocation,
+  type RevocationRequest,
   type WriteOutcome,
   type WriteRequest,
 } from '../core/fence.js';
+import type { StoreFinding } from '../core/lease-store.js';
+import { pruneAudit, type Query, readAudit, record, revoke } from './audit.js';
 import { checkDatabase, checkGuard, ensureSchema } from './database-check.js';
+import { diagnosePostgres } from './diagnose-postgres.js';
 import { driverErrorOf, isSerializationFailure, type PgQueryRunner } from './driver.js';
 import { activationError, type Blocker, setupError } from './failures.js';
 import { GuardedTransaction } from './guarded-transaction.js';
-import { runOnce } from './operations.js';
+import { type OperationOutcome, receiptOf, type ReceiptRow, runOnce } from './operations.js';
+import { pruneReceipts } from './prune-receipts.js';
 import { routeDataSource } from './routing.js';
 import { inSavepoint } from './savepoints.js';
+import { settleOperation } from './settle-operation.js';
 import { FencingSql } from './sql.js';
+import { checkTriggers } from './trigger-check.js';
 import { checkTypeOrm, type RunInside } from './typeorm-check.js';
 
 export interface FenceSettings {
   readonly schema?: string;
   readonly ensureSchema: boolean;
   readonly activationDurability: 'durable' | 'relaxed';
+  readonly missingTriggers: 'warn' | 'fail';
 }
 
 /** How often a statement that changed nothing yet is sent again after a serialization failure. */
 const RETRIES_BEFORE_BODY = 5;
+/** How much longer than the idle limit of a lost backend its end is waited for, ms. */
+const SETTLE_MARGIN_MS = 2_000;
 /** PostgreSQL's time settings are 32-bit; 0 would mean "no limit". */
 const LARGEST_SETTING_MS = 2 ** 31 - 1;
 
@@ -42,6 +63,7 @@ export class TypeOrmFence extends Fence {
   private readonly sql: FencingSql;
   private readonly createRunner: () => PgQueryRunner;
   private readonly unroute: () => void;
+  private readonly ask: Query = (text, parameters) => this.query(text, parameters);
 
   constructor(
     private readonly dataSource: DataSource,
@@ -68,12 +90,30 @@ export class TypeOrmFence extends Fence {
     });
   }
 
-  async check(): Promise<void> {
+  async check(): Promise<StoreFinding[]> {
     const inside: RunInside = (transaction, work) => runInTransaction(this, transaction, work);
     await checkTypeOrm(this.dataSource, this.createRunner(), this.sql, inside);
     if (this.settings.ensureSchema) await ensureSchema(this.createRunner(), this.sql);
     await checkDatabase((text) => this.query(text), this.sql);
     await checkGuard(this);
+    return checkTriggers(this.ask, this.dataSource, this.settings.missingTriggers);
+  }
+
+  /** What the server says of itself; the tables and triggers; the application's pool. */
+  async diagnose(): Promise<Examination> {
+    const runner = this.createRunner();
+    try {
+      const client = (await runner.connect()) as { processID?: number } | undefined;
+      const query: Query = async <Row>(text: string, parameters?: unknown[]) =>
+        (await runner.query(text, parameters)) as Row[];
+      const { poolSize = 10 } = this.dataSource.options as { poolSize?: number };
+      const { schema } = this.sql;
+      const server = await diagnosePostgres({ query, poolSize, schema, processId: client?.processID });
+      const triggers = await checkTriggers(query, this.dataSource, 'warn');
+      return { ...server, findings: [...server.findings, ...asFindings('postgres', triggers)] };
+    } finally {
+      await runner.release();
+    }
   }
 
   async activate({ key, generation, owner, waitMs }: ActivationRequest): Promise<ActivationAnswer> {
@@ -125,14 +165,37 @@ export class TypeOrmFence extends Fence {
       owner: string;
       activated_at: Date;
     }
-    const [row] = await this.query<Row>(this.sql.readFence, [key]).catch((error: unknown) => {
-      const cause = driverErrorOf(error);
-      throw (
-        setupError(error) ??
-        new StoreUnavailableError('database', 'the fence could not be read.', { key, cause })
-      );
-    });
+    const [row] = await this.read<Row>('the fence', this.sql.readFence, [key], key);
     return row && { generation: Number(row.generation), owner: row.owner, activatedAt: row.activated_at };
+  }
+
+  async receipt(operationId: string): Promise<Receipt | undefined> {
+    const [row] = await this.read<ReceiptRow>('the receipt', this.sql.readOperation, [operationId]);
+    return row && receiptOf(row);
+  }
+
+  async pruneReceipts(olderThanMs: number): Promise<number> {
+    if (this.inTransaction())
+      throw new FencingConfigError(
+        'pruneReceipts was called inside a transaction, which would hold its locks. Call it outside, e.g. in a cron job.',
+      );
+    return pruneReceipts(this.sql, (text, parameters) => this.query(text, parameters), olderThanMs);
+  }
+
+  async revoke(request: RevocationRequest): Promise<Revocation> {
+    return revoke(this.ask, this.sql, request);
+  }
+
+  override async record(notes: readonly AuditNote[]): Promise<void> {
+    return record(this.createRunner(), this.sql, notes);
+  }
+
+  override async audit(key: string, limit: number): Promise<AuditEntry[]> {
+    return readAudit(this.ask, this.sql, key, limit);
+  }
+
+  async pruneAudit(olderThanMs: number): Promise<number> {
+    return pruneAudit(this.ask, this.sql, olderThanMs);
   }
 
   async close(): Promise<void> {
@@ -152,20 +215,28 @@ export class TypeOrmFence extends Fence {
       this.sql,
       isolation ?? this.defaultIsolation(),
     );
+    const effect = () => {
+      progress.bodyBegan = true;
+      return runInTransaction(this, transaction, () => body(transaction.manager));
+    };
+    let done: OperationOutcome<T> | undefined;
     try {
       await transaction.begin();
-      const effect = () => {
-        progress.bodyBegan = true;
-        return runInTransaction(this, transaction, () => body(transaction.manager));
-      };
-      const outcome = operation
-        ? await runOnce(this.sql, transaction, operation, effect)
-        : { result: await effect(), duplicate: false };
+      if (operation) done = await runOnce(this.sql, transaction, operation, effect);
+      const result = done ? done.result : await effect();
       await transaction.commit();
-      return { ...outcome, committed: !outcome.duplicate };
+      const duplicate = done?.duplicate ?? false;
+      return { result, duplicate, committed: !duplicate };
     } catch (error) {
+      // Gives the lost connection back to the pool, which may have no other.
       await transaction.rollback();
-      throw transaction.explain(error);
+      if (!done || !transaction.isUnknown) throw transaction.explain(error);
+      // Its receipt is there, and it wrote nothing itself.
+      if (done.duplicate) return { result: done.result, duplicate: true, committed: false };
+      const { cause } = error as CommitUnknownError;
+      const waitMs = Math.min(LARGEST_SETTING_MS, Math.ceil(transaction.outlivesMs) + SETTLE_MARGIN_MS);
+      const { sql, createRunner } = this;
+      return settleOperation({ ...done, cause }, { sql, createRunner, clock: systemClock, waitMs });
     }
   }
 
@@ -182,10 +253,10 @@ export class TypeOrmFence extends Fence {
       );
     }
     if (!operation) return { result: await body(transaction.manager), duplicate: false, committed: false };
-    const outcome = await inSavepoint(transaction.runner, () =>
+    const { result, duplicate } = await inSavepoint(transaction.runner, () =>
       runOnce(this.sql, transaction, operation, () => body(transaction.manager)),
     );
-    return { ...outcome, committed: false };
+    return { result, duplicate, committed: false };
   }
 
   /** A fenced write inside a transaction of the application: guarded there, committed by its opener. */
@@ -204,7 +275,7 @@ export class TypeOrmFence extends Fence {
       const outcome = operation
         ? await inSavepoint(runner, () => runOnce(this.sql, transaction, operation, effect))
         : { result: await effect(), duplicate: false };
-      return { ...outcome, committed: false };
+      return { result: outcome.result, duplicate: outcome.duplicate, committed: false };
     } catch (error) {
       throw transaction.explain(error);
     }
@@ -233,6 +304,25 @@ export class TypeOrmFence extends Fence {
   private defaultIsolation() {
     return (this.dataSource.options as { isolationLevel?: WriteRequest<unknown, unknown>['isolation'] })
       .isolationLevel;
+  }
+
+  /** Reads in the transaction of this call, if there is one: a second connection may not be had. */
+  private async read<Row>(what: string, text: string, parameters: unknown[], key?: string): Promise<Row[]> {
+    const surrounding = this.inTransaction()
+      ? (transactionOf(this) as GuardedTransaction | CallersTransaction)
+      : undefined;
+    try {
+      return await (surrounding
+        ? (surrounding.runner.query(text, parameters) as Promise<Row[]>)
+        : this.query<Row>(text, parameters));
+    } catch (error) {
+      if (error instanceof FencingError) throw error;
+      const cause = driverErrorOf(error);
+      throw (
+        setupError(error) ??
+        new StoreUnavailableError('database', `${what} could not be read.`, { key, cause })
+      );
+    }
   }
 
   private async query<Row>(text: string, parameters?: unknown[]): Promise<Row[]> {

@@ -1,0 +1,5 @@
+export {
+  type FencingInstrumentation,
+  type FencingInstrumentationOptions,
+  instrumentFencing,
+} from './instrument-fencing.js';

@@ -1,0 +1,29 @@
+import { FencingConfigError } from '../core/errors.js';
+import type { RedisClient } from './redis-client.js';
+
+/** Opens a connection of the package's own; `who` is named in messages. */
+export async function connectTo(url: string, who: string): Promise<RedisClient> {
+  const { Redis } = await import('ioredis').catch((error: unknown) => {
+    throw new FencingConfigError(`${who}({ url }) needs the package 'ioredis': npm install ioredis.`, error);
+  });
+  const client = new Redis(url);
+  // ioredis reconnects by itself and every call has its own deadline; without a listener it prints each error.
+  client.on('error', () => undefined);
+  return client;
+}
+
+export function isRedisUrl(url: unknown): url is string {
+  return typeof url === 'string' && /^rediss?:\/\//.test(url);
+}
+
+export function isClient(value: unknown): value is RedisClient {
+  return typeof (value as RedisClient | undefined)?.evalsha === 'function';
+}
+
+/** The prefix comes before the `{bucket}` that decides the slot of a key, so it must not contain braces itself. */
+export function checkPrefix(who: string, prefix: unknown = 'fencing'): string {
+  if (typeof prefix === 'string' && /^[^{}\s]+$/.test(prefix)) return prefix;
+  throw new FencingConfigError(
+    `${who}: prefix must be text without spaces and braces, got ${JSON.stringify(prefix)}.`,
+  );
+}

@@ -1,0 +1,26 @@
+import { readFileSync } from 'node:fs';
+import path from 'node:path';
+import { entryPoints } from './package.mjs';
+
+const IMPORTS = /(?:from |import\(|import )['"]([^'"]+)['"]/g;
+
+/** What a file of declarations imports. @param {string} file */
+export function importsOf(file) {
+  return [...readFileSync(file, 'utf8').matchAll(IMPORTS)].map(([, specifier = '']) => specifier);
+}
+
+/**
+ * The files of declarations that entry points lead to.
+ * @param {string} folder of one copy
+ * @param {readonly string[]} [entries] as in package.json
+ * @returns {Set<string>}
+ */
+export function reachableDeclarations(folder, entries = entryPoints) {
+  const known = new Set(entries.map((entry) => path.join(folder, entry, 'index.d.ts')));
+  for (const file of known) {
+    for (const specifier of importsOf(file).filter((one) => one.startsWith('.'))) {
+      known.add(path.join(path.dirname(file), specifier.replace(/\.js$/, '.d.ts')));
+    }
+  }
+  return known;
+}
