@@ -16,7 +16,7 @@ interface Outcome {
 }
 
 /** Steps in one request: as many as make a request of their own cheap, so that the server works while more are prepared. */
-const LARGEST_BATCH = 32;
+const LARGEST_BATCH = 8;
 /** Less work than `queueMicrotask`, which makes an async resource for each. */
 const RESOLVED = Promise.resolve();
 const SHA = createHash('sha1').update(STEPS).digest('hex');
