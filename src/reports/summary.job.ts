@@ -22,7 +22,7 @@ export class SummaryJob {
   }
 
   /** Prevents overlap: an instance that finds the key taken skips this tick. */
-  @Leased('hourly-summary', { waitMs: 0, onBusy: 'skip' })
+  @Leased(() => 'hourly-summary', { waitMs: 0, onBusy: 'skip' })
   async summarize(hour: Date): Promise<number | undefined> {
     const reports = await this.write(hour);
     this.logger.log(`Summarized ${reports} reports.`);
