@@ -371,8 +371,8 @@ export default [
   {
     invariant: 'I10: the receipt is claimed before the effect',
     file: sql,
-    from: `ON CONFLICT (id) DO NOTHING RETURNING id`,
-    to: `ON CONFLICT (id) DO UPDATE SET owner = excluded.owner RETURNING id`,
+    from: `ON CONFLICT (id) DO NOTHING RETURNING xmin::text AS transaction`,
+    to: `ON CONFLICT (id) DO UPDATE SET owner = excluded.owner RETURNING xmin::text AS transaction`,
     ...operations('I10'),
   },
   {
