@@ -3,6 +3,9 @@
 const scripts = 'libs/fencing/src/redis/scripts.ts';
 const redisStore = 'libs/fencing/src/redis/redis-lease-store.ts';
 const keeper = 'libs/fencing/src/core/lease-keeper.ts';
+const taker = 'libs/fencing/src/core/lease-taker.ts';
+const activation = 'libs/fencing/src/core/activation.ts';
+const handOver = 'libs/fencing/src/core/hand-over.ts';
 const acquirer = 'libs/fencing/src/core/acquirer.ts';
 const storeClient = 'libs/fencing/src/core/store-client.ts';
 const sender = 'libs/fencing/src/redis/step-sender.ts';
@@ -300,7 +303,7 @@ export default [
   // ------------------------------------------------------------------------------------------------------------ the keeper
   {
     invariant: 'the owner is new for each grant (field report 5)',
-    file: keeper,
+    file: taker,
     from: `key, owner: randomUUID(), options`,
     to: `key, owner: this.acquirer.waiterId, options`,
     test: 'lease-keeper.spec',
@@ -308,14 +311,14 @@ export default [
   },
   {
     invariant: 'a second try for a grant has an owner of its own',
-    file: keeper,
+    file: taker,
     from: `call.owner = randomUUID();`,
     to: ``,
     ...faults('begins again with a new owner'),
   },
   {
     invariant: 'several keys are taken in one order (no deadlock)',
-    file: keeper,
+    file: taker,
     from: `[...new Set(keys)].sort()`,
     to: `[...new Set(keys)]`,
     test: 'lease-keeper.spec',
@@ -323,29 +326,29 @@ export default [
   },
   {
     invariant: 'a grant is activated before its body runs (I2, I3)',
-    file: keeper,
+    file: activation,
     from: `return this.fence !== undefined && options.activate === 'start';`,
     to: `return this.fence !== undefined && options.activate !== 'start';`,
     ...faults('is activated before its body begins'),
   },
   {
     invariant: 'I7: a store that lost its counter heals through the floor',
-    file: keeper,
-    from: `{ ...this.claim(lease), floor: answer.generation }`,
-    to: `{ ...this.claim(lease), floor: 0 }`,
+    file: activation,
+    from: `this.acquireAbove(lease, answer.generation)`,
+    to: `this.acquireAbove(lease, 0)`,
     ...faults('heals a store'),
   },
   {
     invariant: 'a body never begins with less than half of the ttl (field report 38)',
-    file: keeper,
-    from: `(hasEnoughLeft(lease) || (await this.renewToStart(lease)))`,
+    file: taker,
+    from: `(hasEnoughLeft(lease) || (await renewToStart(lease)))`,
     to: `true`,
     ...faults('comes too late|slow activation|lost during the activation'),
   },
   {
     invariant: 'a grant that comes late is renewed first',
-    file: keeper,
-    from: `if (!lease.ended()) await this.confirm(lease).catch(() => undefined);`,
+    file: taker,
+    from: `if (!lease.ended()) await lease.host.confirm(lease).catch(() => undefined);`,
     to: ``,
     ...faults('is renewed first'),
   },
@@ -386,7 +389,7 @@ export default [
   },
   {
     invariant: 'a hand-over takes one request',
-    file: keeper,
+    file: handOver,
     from: `next && holdMs <= 0 ?`,
     to: `next && holdMs < -1e12 ?`,
     ...waiting('cost one request each'),
@@ -407,14 +410,14 @@ export default [
   },
   {
     invariant: 'I8: a hand-over to a waiter that gave up is taken back, also where its answer was lost',
-    file: keeper,
+    file: handOver,
     from: `if (grant || !answer) this`,
     to: `if (grant) this`,
     ...waiting('leave nothing behind'),
   },
   {
     invariant: 'a waiter that gave up during the hand-over is skipped',
-    file: keeper,
+    file: handOver,
     from: `this.passOn(waiter.key, { sentAt, waitMs });`,
     to: ``,
     ...waiting('are skipped by the hand-over'),
@@ -451,7 +454,7 @@ export default [
   },
   {
     invariant: 'holdAtLeastMs keeps the key',
-    file: keeper,
+    file: handOver,
     from: `options.holdAtLeastMs - (now - lease.grantedAt)`,
     to: `0`,
     test: 'lease-keeper.spec',
@@ -468,9 +471,9 @@ export default [
   },
   {
     invariant: 'I7: on real servers, the next holder is above what the database has seen',
-    file: keeper,
-    from: `{ ...this.claim(lease), floor: answer.generation }`,
-    to: `{ ...this.claim(lease), floor: 0 }`,
+    file: activation,
+    from: `this.acquireAbove(lease, answer.generation)`,
+    to: `this.acquireAbove(lease, 0)`,
     test: 'faults-lost-data',
     title: 'FLUSHALL',
   },

@@ -243,9 +243,9 @@ export default [
   },
   {
     invariant: 'work that is drained may take the leases that it needs',
-    file: keeper,
-    from: `const draining = currentFrame().leases.some((lease) => !lease.ended());`,
-    to: `const draining = false;`,
+    file: 'libs/fencing/src/core/lease-taker.ts',
+    from: `draining: currentFrame().leases.some((lease) => !lease.ended())`,
+    to: `draining: false`,
     test: 'nest-shutdown',
     title: 'waits for them',
   },
