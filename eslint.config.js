@@ -12,6 +12,10 @@ const rings = {
   core: /^(\.\/|node:)/,
   redis: /^(\.\/|\.\.\/core\/|node:|ioredis$)/,
   typeorm: /^(\.\/|\.\.\/core\/|node:|typeorm$|pg$)/,
+  // Parts of a ring: they see it from inside.
+  'redis/cluster': /^(\.\/|\.\.\/[a-z]|\.\.\/\.\.\/core\/|node:|ioredis$)/,
+  'redis/quorum': /^(\.\/|\.\.\/[a-z]|\.\.\/\.\.\/core\/|node:|ioredis$)/,
+  'typeorm/leases': /^(\.\/|\.\.\/[a-z]|\.\.\/\.\.\/core\/|node:|typeorm$|pg$)/,
   testing: /^(\.\/|\.\.\/core\/|node:)/,
   nest: /^(\.\/|\.\.\/core\/|node:|@nestjs\/|rxjs(\/|$)|reflect-metadata$)/,
   // A page on top of the module: it takes the service and the events from it, by their tokens.

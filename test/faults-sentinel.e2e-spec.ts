@@ -1,12 +1,11 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
 import { Redis } from 'ioredis';
-import { FencingError } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
-import type { EntityManager } from 'typeorm';
 import { eventually } from './support/gate.js';
 import { FaultBench } from './support/fault-bench.js';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { type SentinelTrio, startSentinelTrio } from './support/sentinel-trio.js';
+import { SteadyLoad } from './support/steady-load.js';
 
 const KEYS = ['report:1', 'report:2', 'report:3'];
 
@@ -15,7 +14,7 @@ describe('field report 33a: leases behind a Sentinel, under a steady load of two
   let bench: FaultBench;
   let clients: Redis[];
   let apps: FencedApp[];
-  let load: Load;
+  let load: SteadyLoad;
 
   beforeEach(async () => {
     [trio, bench] = await Promise.all([startSentinelTrio(), FaultBench.start()]);
@@ -28,7 +27,7 @@ describe('field report 33a: leases behind a Sentinel, under a steady load of two
         await startFencedApp({ leases: redisLeases(client), databaseUrl: bench.databaseUrl, fencing }),
       );
     }
-    load = new Load(apps);
+    load = new SteadyLoad(apps, KEYS);
     await load.goesOn();
   });
   afterEach(async () => {
@@ -77,55 +76,3 @@ describe('field report 33a: leases behind a Sentinel, under a steady load of two
     await expectSoundness();
   });
 });
-
-/** Leased calls with a fenced write, without pause, on few keys. */
-class Load {
-  readonly errors: unknown[] = [];
-  private accepted = 0;
-  private stopped = false;
-  private readonly loops: Promise<void>[];
-
-  constructor(apps: readonly FencedApp[]) {
-    this.loops = apps.flatMap((app) => KEYS.map((key) => this.loop(app, key)));
-  }
-
-  /** Errors that are none of the package's own. */
-  get strangeErrors(): unknown[] {
-    return this.errors.filter((error) => !(error instanceof FencingError));
-  }
-
-  /** Resolves when every loop may have come round several times since now. */
-  async goesOn(): Promise<void> {
-    const before = this.accepted;
-    await eventually(() => this.accepted >= before + 30, { timeoutMs: 40_000 });
-  }
-
-  async stop(): Promise<void> {
-    this.stopped = true;
-    await Promise.all(this.loops);
-  }
-
-  private async loop(app: FencedApp, key: string): Promise<void> {
-    while (!this.stopped) {
-      try {
-        await app.fencing.run(key, { ttlMs: 2_000, waitMs: 4_000 }, async ({ generation, owner }) => {
-          await app.fencing.write({}, (manager: EntityManager) =>
-            manager.query(
-              `WITH report AS (
-                 INSERT INTO report AS r (key, text, version) VALUES ($1, '', 1)
-                 ON CONFLICT (key) DO UPDATE SET version = r.version + 1 RETURNING version
-               )
-               INSERT INTO journal (key, version, generation, owner, text) SELECT $1, version, $2, $3, '' FROM report`,
-              [key, generation, owner],
-            ),
-          );
-          this.accepted += 1;
-        });
-      } catch (error) {
-        this.errors.push(error);
-      }
-      // Lets timers and sockets have their turn also when every call fails at once.
-      await new Promise((resolve) => setImmediate(resolve));
-    }
-  }
-}

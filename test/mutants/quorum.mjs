@@ -1,14 +1,15 @@
 // Mechanisms of the quorum of Redis nodes, each taken out. See scripts/mutants.mjs.
 
-const claim = 'libs/fencing/src/redis/quorum-claim.ts';
-const store = 'libs/fencing/src/redis/quorum-lease-store.ts';
-const poll = 'libs/fencing/src/redis/quorum-poll.ts';
-const check = 'libs/fencing/src/redis/quorum-check.ts';
+const claim = 'libs/fencing/src/redis/quorum/quorum-claim.ts';
+const store = 'libs/fencing/src/redis/quorum/quorum-lease-store.ts';
+const poll = 'libs/fencing/src/redis/quorum/quorum-poll.ts';
+const check = 'libs/fencing/src/redis/quorum/quorum-check.ts';
+const hints = 'libs/fencing/src/redis/quorum/quorum-hints.ts';
 const acks = 'libs/fencing/src/redis/replica-acks.ts';
 const redis = 'libs/fencing/src/redis/redis-lease-store.ts';
 
 /** @param {string} title */
-const own = (title) => ({ test: 'redis/quorum-lease-store.spec', title });
+const own = (title) => ({ test: 'quorum/quorum-lease-store.spec', title });
 /** @param {string} title */
 const replicas = (title) => ({ test: 'redis-replicas', title });
 
@@ -126,5 +127,14 @@ export default [
     from: 'if (Number(acks) >= min) return;',
     to: 'if (Number(acks) >= 0) return;',
     ...replicas('(gives a grant back|hands nothing over)'),
+  },
+  {
+    invariant:
+      'a majority of hints is passed on, also after one of them was passed on alone (quorum; found by the contention test)',
+    file: hints,
+    from: 'if (round.from.size !== majority) return;',
+    to: 'if (round.from.size < majority || round.told) return;',
+    test: 'quorum/quorum-hints.spec',
+    title: 'a majority that follows',
   },
 ];

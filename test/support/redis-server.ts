@@ -8,6 +8,8 @@ import { freePort, startRedis, temporaryFolder } from '../../scripts/services.mj
  * data to disk only when told to.
  */
 export class RedisServer {
+  private isFrozen = false;
+
   private constructor(
     readonly port: number,
     private readonly dir: string,
@@ -31,17 +33,25 @@ export class RedisServer {
     return this.server.pid!;
   }
 
+  /** Whether it runs and is not frozen. */
+  get answers(): boolean {
+    return this.server.running() && !this.isFrozen;
+  }
+
   /** Freezes the process: connections stay open and nothing answers. */
   pause(): void {
+    this.isFrozen = true;
     process.kill(this.pid, 'SIGSTOP');
   }
 
   resume(): void {
+    this.isFrozen = false;
     process.kill(this.pid, 'SIGCONT');
   }
 
   /** Ends the process as a crash does: what no dump holds is lost. */
   async kill(): Promise<void> {
+    this.isFrozen = false;
     await this.server.stop('SIGKILL');
   }
 

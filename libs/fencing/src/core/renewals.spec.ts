@@ -111,6 +111,28 @@ describe('renewals', () => {
     expect(store.sent.at(-1)!.request).toHaveLength(2);
   });
 
+  it.each(['fail', 'hang'] as const)(
+    'of different parts of the store go in requests of their own: those of one %s, and the others are confirmed',
+    async (fault) => {
+      store.partOf = (key) => Number(key.split(':')[1]);
+      const [theirs, ours] = [await hold({}, 'a:1'), await hold({}, 'b:2')];
+      store.next('renew', fault);
+      await clock.advance(THIRD);
+      expect(store.count('renew')).toBe(2);
+      expect(theirs.awaitingRenewal).toBe(true);
+      expect(ours.awaitingRenewal).toBe(false);
+      expect(ours.state).toBe('held');
+      expect(ours.validUntil).toBeGreaterThan(theirs.validUntil);
+    },
+  );
+
+  it('of a thousand leases in two parts of the store are still few requests', async () => {
+    store.partOf = (key) => Number(key.split(':')[1]);
+    for (let i = 0; i < 1_000; i++) await hold({}, `${i}:${i % 2}`);
+    await clock.advance(THIRD);
+    expect(store.count('renew')).toBe(4);
+  });
+
   it('are quiet when no lease is left', async () => {
     const lease = await hold();
     lease.finish();

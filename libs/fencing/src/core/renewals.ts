@@ -3,15 +3,15 @@ import { tellUnavailable } from './events.js';
 import type { HeldLease } from './lease.js';
 import type { LeaseStore } from './lease-store.js';
 
-/** Leases in one renewal request: bounded, so that one script never holds the store for long, nor one turn the event loop. */
+/** Leases in one renewal request, and in one turn: bounded, so that neither the store nor the event loop is held for long. */
 const LARGEST_BATCH = 250;
 /** The grid that leases of one ttl are due on: 1/24 of the ttl, so that those due at about the same time share a request. */
 const SLOTS_PER_TTL = 24;
 
 /**
- * Renews all leases of the process: one timer, one request per batch of leases that are due together. A lease is renewed at a
- * third of its ttl; unanswered, again after every sixth, until its deadline, which ends it whatever the store does. A renewal
- * that is refused is final.
+ * Renews all leases of the process: one timer, one request per batch of leases that are due together (and that one part of the store
+ * answers for). A lease is renewed at a third of its ttl; unanswered, again after every sixth, until its deadline, which ends it
+ * whatever the store does. A renewal that is refused is final.
  */
 export class Renewals {
   private readonly slots = new Map<number, Set<HeldLease>>();
@@ -83,16 +83,28 @@ export class Renewals {
         if (!lease.ended()) batch.push(lease);
       }
     }
-    this.renewFrom(batch, 0);
+    this.renewFrom(this.byPart(batch).flat(), 0);
     const next = Math.min(...this.slots.keys());
     if (next < this.armedFor) this.arm(next);
   };
 
-  /** One batch in this turn of the event loop, each further one in a turn of its own. */
+  /** Leases whose renewals fail together. */
+  private byPart(leases: readonly HeldLease[]): HeldLease[][] {
+    const parts = new Map<number, HeldLease[]>();
+    for (const lease of leases) {
+      const name = this.store.partOf?.(lease.key) ?? 0;
+      const part = parts.get(name);
+      if (part) part.push(lease);
+      else parts.set(name, [lease]);
+    }
+    return [...parts.values()];
+  }
+
+  /** So many in this turn of the event loop, the next ones in a turn of their own. */
   private renewFrom(due: readonly HeldLease[], from: number): void {
     // Those that ended meanwhile must not be scheduled again.
     const batch = due.slice(from, from + LARGEST_BATCH).filter((lease) => !lease.ended());
-    if (batch.length > 0) void this.renew(batch);
+    for (const part of this.byPart(batch)) void this.renew(part);
     const next = from + LARGEST_BATCH;
     if (next < due.length) this.clock.setTimer(0, () => this.renewFrom(due, next));
   }

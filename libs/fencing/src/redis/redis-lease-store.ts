@@ -1,7 +1,7 @@
 import { BUCKETS, bucketOf } from '../core/buckets.js';
 import { systemClock } from '../core/clock.js';
 import { asFindings, type Examination, failedCheck } from '../core/diagnosis.js';
-import { FencingConfigError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
+import { FencingError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
 import {
   type AcquireAnswer,
   type AcquireRequest,
@@ -15,10 +15,12 @@ import {
   type Watch,
 } from '../core/lease-store.js';
 import { within } from '../core/timing.js';
-import { diagnoseRedis } from './diagnose-redis.js';
-import type { RedisClient } from './redis-client.js';
+import type { RedisBackend } from './redis-backend.js';
+import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
+import { RedisCluster } from './cluster/redis-cluster.js';
 import { ReplicaAcks, type ReplicasOptions } from './replica-acks.js';
-import { StepSender } from './step-sender.js';
+import { SingleRedis } from './single-redis.js';
+import type { Outcome, PendingRelease, Step, StepSender } from './step-sender.js';
 import { WakeUps } from './wake-ups.js';
 
 export interface RedisLeaseStoreOptions {
@@ -35,62 +37,54 @@ export interface RedisLeaseStoreOptions {
  * (`@user_script: 12: -READONLY …`).
  */
 const PASSING =
-  /(?:^|: -?)(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b/;
+  /(?:^|: -?)(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b|\bnon local key\b/;
 const DEMOTED = /(?:^|: -?)READONLY\b/;
 /** How long a Redis that does not answer may hold up the end of the application, ms. */
 const QUIT_MS = 500;
 /** At most one reconnection in this time, ms. */
 const RECONNECT_EVERY_MS = 1_000;
 
-/** Leases in one Redis (standalone or behind Sentinel), by scripts: one request for each step. */
+/** Leases in Redis (standalone, behind Sentinel, or a Cluster), by scripts: one request for each step. */
 export class RedisLeaseStore extends LeaseStore {
   readonly kind = 'redis';
   private readonly wakeUps: WakeUps;
-  private readonly sender: StepSender;
+  private readonly backend: RedisBackend;
   private readonly acks: ReplicaAcks | undefined;
+  private readonly isCluster: boolean;
   private readonly buckets: readonly Bucket[];
   /** Who may be in line for which key, as far as the answers told: `<waiter> <key>`. */
   private readonly inLine = new Set<string>();
   private reconnectedAt = -Infinity;
 
   constructor(
-    private readonly client: RedisClient,
+    private readonly client: RedisClient | RedisClusterClient,
     private readonly options: RedisLeaseStoreOptions,
   ) {
     super();
-    this.wakeUps = new WakeUps(client);
-    this.sender = new StepSender(client);
+    const keyPrefix = client.options?.keyPrefix ?? '';
+    const nameOf = (bucket: number) => `${options.prefix}:{${bucket}}`;
+    const channelOf = (bucket: number) => `${keyPrefix}${nameOf(bucket)}:wake`;
+    this.isCluster = isCluster(client);
+    const backend = isCluster(client)
+      ? new RedisCluster(client, systemClock, channelOf)
+      : new SingleRedis(client);
+    this.backend = backend;
+    this.wakeUps = new WakeUps((hearing) => backend.hints(hearing));
     this.acks = options.replicas && new ReplicaAcks(client, options.replicas);
     this.buckets = Array.from({ length: BUCKETS }, (_, bucket) => {
-      const name = `${options.prefix}:{${bucket}}`;
+      const name = nameOf(bucket);
       return {
+        sender: backend.senderOf(bucket),
         leases: `${name}:lease:`,
         waiters: `${name}:waiters:`,
         generation: `${name}:generation`,
-        channel: `${client.options?.keyPrefix ?? ''}${name}:wake`,
+        channel: channelOf(bucket),
       };
     });
   }
 
   async check(): Promise<StoreFinding[]> {
-    const version = /redis_version:(\d+)\.(\d+)/.exec(
-      String(await this.ask(() => this.client.call('INFO', 'server'))),
-    );
-    if (version && Number(version[1]) * 100 + Number(version[2]) < 602) {
-      throw new FencingConfigError(
-        `Redis ${version[1]}.${version[2]} is too old for leases: version 6.2 or newer is needed (LPOS in scripts).`,
-      );
-    }
-    await this.ask(() => this.client.call('SCRIPT', 'LOAD', this.sender.script)).catch(
-      (error: StoreUnavailableError) => {
-        if (!/NOPERM|unknown command/i.test(error.message)) throw error;
-        throw new FencingConfigError(
-          'Redis does not allow this user to run scripts (SCRIPT, EVALSHA, EVAL); leases need them.',
-          error,
-        );
-      },
-    );
-    return [...(await this.checkEviction()), ...((await this.acks?.check()) ?? [])];
+    return [...(await this.ask(() => this.backend.check())), ...((await this.acks?.check()) ?? [])];
   }
 
   /** What the server says of itself, and the check. */
@@ -99,8 +93,13 @@ export class RedisLeaseStore extends LeaseStore {
       (found) => asFindings('redis', found),
       (error: unknown) => [failedCheck('redis', error)],
     );
-    const server = await diagnoseRedis(this.client);
+    const server = await this.backend.diagnose();
     return { ...server, findings: [...checked, ...server.findings] };
+  }
+
+  /** On a cluster a bucket is a slot, which fails alone. */
+  override partOf(key: string): number {
+    return this.isCluster ? bucketOf(key) : 0;
   }
 
   acquire(request: AcquireRequest): Promise<AcquireAnswer> {
@@ -108,44 +107,80 @@ export class RedisLeaseStore extends LeaseStore {
     return this.acks ? this.replicated(request, answer, this.acks) : answer;
   }
 
-  private acquireNow({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
-    const place = waiter && `${waiter.id} ${key}`;
-    const inLine = place !== undefined && this.inLine.has(place) ? 1 : 0;
+  private acquireNow(request: AcquireRequest): Promise<AcquireAnswer> {
+    const { key, owner, ttlMs, floor, waiter } = request;
+    const inLine = waiter && this.inLine.size > 0 && this.inLine.has(`${waiter.id} ${key}`) ? 1 : 0;
+    if (waiter && floor === 0 && !inLine) {
+      const bucket = this.bucket(key);
+      const leaving = bucket.sender.takeBack(key);
+      if (leaving) return this.takeOver(bucket, leaving, request, waiter);
+    }
     const args = [owner, ttlMs, floor, waiter?.id ?? '', whole(waiter?.forMs), inLine];
     return this.step('acquire', key, args, (outcome, value) => {
       if (outcome === 1) {
-        if (inLine) this.inLine.delete(place!);
+        if (inLine) this.inLine.delete(`${waiter!.id} ${key}`);
         return { granted: true, generation: Number(value) };
       }
-      if (place !== undefined) this.inLine.add(place);
+      if (waiter) this.inLine.add(`${waiter.id} ${key}`);
       // A key without expiry was not made by this package; it cannot be waited for, only looked at again.
       return { granted: false, remainingMs: Number(value) < 0 ? ttlMs : Number(value) };
     });
   }
 
+  /** A release that has not left yet, and an acquire of the same key: one step does both, as it hands a key over. */
+  private takeOver(
+    bucket: Bucket,
+    leaving: PendingRelease,
+    request: AcquireRequest,
+    waiter: Waiter,
+  ): Promise<AcquireAnswer> {
+    const { key, owner, ttlMs } = request;
+    const args = [leaving.owner, owner, ttlMs, waiter.id, whole(waiter.forMs), 0];
+    return new Promise((resolve, reject) => {
+      bucket.sender.send(key, stepOf('handOver', bucket, key, args), {
+        answered: (outcome, value) => {
+          leaving.outcome.answered(outcome === 0 || outcome === FAILED ? outcome : 1, value);
+          if (outcome === 2) return resolve({ granted: true, generation: Number(value) });
+          // Nothing was granted: it asks for itself.
+          if (outcome !== 3) return resolve(this.acquireNow(request));
+          this.inLine.add(`${waiter.id} ${key}`);
+          resolve({ granted: false, remainingMs: Number(value) });
+        },
+        failed: (error) => {
+          leaving.outcome.failed(error);
+          reject(this.unavailable(error, key));
+        },
+      });
+    });
+  }
+
   async renew(requests: readonly RenewRequest[]): Promise<boolean[]> {
-    // Leases of one ttl are one step.
-    const byTtl = new Map<number, number[]>();
-    requests.forEach(({ ttlMs }, at) => {
+    // Leases of one ttl are one step, and what one sender sends is one request.
+    const bySender = new Map<StepSender, Map<number, number[]>>();
+    requests.forEach(({ key, ttlMs }, at) => {
+      const { sender } = this.bucket(key);
+      let byTtl = bySender.get(sender);
+      if (!byTtl) bySender.set(sender, (byTtl = new Map<number, number[]>()));
       const group = byTtl.get(ttlMs);
       if (group) group.push(at);
       else byTtl.set(ttlMs, [at]);
     });
-    const groups = [...byTtl];
-    const answers = await this.ask(() =>
-      this.sender.sendAll(
-        groups.map(([ttlMs, group]) => ({
+    const renewed = new Array<boolean>(requests.length).fill(false);
+    const send = async (sender: StepSender, byTtl: ReadonlyMap<number, number[]>): Promise<void> => {
+      const groups = [...byTtl];
+      const answers = await sender.sendAll(
+        groups.map(([ttlMs, group]): Step => ({
           name: 'renew',
           keys: group.map((at) => this.leaseName(requests[at]!.key)),
           args: [group.length, ttlMs, ...group.map((at) => requests[at]!.owner)],
         })),
-      ),
-    );
-    const renewed = new Array<boolean>(requests.length).fill(false);
-    groups.forEach(([, group], i) => {
-      const held = answers[i] as number[];
-      group.forEach((at, n) => (renewed[at] = held[n] === 1));
-    });
+      );
+      groups.forEach(([, group], i) => {
+        const held = answers[i] as number[];
+        group.forEach((at, n) => (renewed[at] = held[n] === 1));
+      });
+    };
+    await this.ask(() => Promise.all([...bySender].map(([sender, byTtl]) => send(sender, byTtl))));
     return renewed;
   }
 
@@ -155,9 +190,14 @@ export class RedisLeaseStore extends LeaseStore {
   }
 
   private releaseNow({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
-    if (!successor || holdMs !== undefined) {
-      const args = [owner, holdMs === undefined ? 0 : whole(holdMs)];
-      return this.step('release', key, args, (outcome) => ({ held: outcome === 1 }));
+    if (holdMs !== undefined) return this.step('release', key, [owner, whole(holdMs)], released);
+    if (!successor) {
+      return new Promise((resolve, reject) => {
+        const bucket = this.bucket(key);
+        const step = () => stepOf('release', bucket, key, [owner, 0]);
+        const outcome = this.outcomeOf(key, released, resolve, reject);
+        bucket.sender.sendRelease(key, { owner, step, outcome });
+      });
     }
     const { ttlMs, waiterId, forMs, mayOvertake } = successor;
     const args = [owner, successor.owner, ttlMs, waiterId, whole(forMs), mayOvertake ? 1 : 0];
@@ -175,11 +215,7 @@ export class RedisLeaseStore extends LeaseStore {
   }
 
   async inspect(key: string): Promise<LeaseSnapshot | undefined> {
-    const lease = this.leaseName(key);
-    const [held, remainingMs] = await this.ask(
-      () => Promise.all([this.client.get(lease), this.client.pttl(lease)]),
-      key,
-    );
+    const [held, remainingMs] = await this.ask(() => this.backend.read(this.leaseName(key)), key);
     const [, owner, generation] = /^(\S+) (\d+)(?: w)?$/.exec(held ?? '') ?? [];
     if (owner === undefined || remainingMs < 0) return undefined;
     return { owner, generation: Number(generation), remainingMs };
@@ -241,25 +277,32 @@ export class RedisLeaseStore extends LeaseStore {
     return this.bucket(key).leases + key;
   }
 
+  /** Sends a step, and answers what `read` makes of its outcome. */
   private step<T>(
-    name: 'acquire' | 'release' | 'handOver' | 'withdraw',
+    name: StepOfKey,
     key: string,
     args: readonly (string | number)[],
     read: (outcome: number, value: unknown) => T,
   ): Promise<T> {
-    const { leases, generation, waiters } = this.bucket(key);
+    const bucket = this.bucket(key);
     return new Promise((resolve, reject) => {
-      this.sender.send(
-        { name, keys: [leases + key, generation, waiters + key], args },
-        {
-          answered: (outcome, value) => {
-            if (outcome === FAILED) reject(this.stepFailure(value, key));
-            else resolve(read(outcome, value));
-          },
-          failed: (error) => reject(this.unavailable(error, key)),
-        },
-      );
+      bucket.sender.send(key, stepOf(name, bucket, key, args), this.outcomeOf(key, read, resolve, reject));
     });
+  }
+
+  private outcomeOf<T>(
+    key: string,
+    read: (outcome: number, value: unknown) => T,
+    resolve: (value: T) => void,
+    reject: (error: Error) => void,
+  ): Outcome {
+    return {
+      answered: (outcome, value) => {
+        if (outcome === FAILED) reject(this.stepFailure(value, key));
+        else resolve(read(outcome, value));
+      },
+      failed: (error) => reject(this.unavailable(error, key)),
+    };
   }
 
   private stepFailure(why: unknown, key: string): Error {
@@ -271,7 +314,7 @@ export class RedisLeaseStore extends LeaseStore {
     try {
       return await send();
     } catch (error) {
-      throw this.unavailable(error, key);
+      throw error instanceof FencingError ? error : this.unavailable(error, key);
     }
   }
 
@@ -289,6 +332,8 @@ export class RedisLeaseStore extends LeaseStore {
   /** A demoted master keeps its connections. A Sentinel client finds the new one only when it connects anew. */
   private leaveDemotedNode(): void {
     const now = performance.now();
+    // A Cluster client finds it by itself.
+    if (isCluster(this.client)) return;
     if (
       (!this.options.ownsClient && !this.client.options?.sentinels) ||
       now - this.reconnectedAt < RECONNECT_EVERY_MS
@@ -297,27 +342,14 @@ export class RedisLeaseStore extends LeaseStore {
     this.reconnectedAt = now;
     this.client.disconnect(true);
   }
-
-  private async checkEviction(): Promise<StoreFinding[]> {
-    // Managed servers often forbid CONFIG; then there is nothing to find.
-    const answer = await this.client.call('CONFIG', 'GET', 'maxmemory-policy').catch(() => undefined);
-    const policy = Array.isArray(answer)
-      ? String(answer[1])
-      : Object.values((answer as object | undefined) ?? {}).map(String)[0];
-    if (policy === undefined || policy === 'noeviction') return [];
-    return [
-      {
-        problem: `Redis evicts keys when its memory is full (maxmemory-policy ${policy}).`,
-        consequence:
-          'A lease may vanish while its method runs: the method is then aborted as lost, and its later writes are refused.',
-        fix: 'Set maxmemory-policy to noeviction, or give leases a Redis of their own.',
-      },
-    ];
-  }
 }
 
-/** The names that keys of one bucket share. */
+type Waiter = NonNullable<AcquireRequest['waiter']>;
+type StepOfKey = Exclude<Step['name'], 'renew'>;
+
+/** What keys of one bucket share. */
 interface Bucket {
+  readonly sender: StepSender;
   /** Begins the names of its leases. */
   readonly leases: string;
   /** Begins the names of the lists of waiters. */
@@ -328,6 +360,14 @@ interface Bucket {
 
 /** What a step answers first where it could not be done; the reason follows. */
 const FAILED = -1;
+
+function stepOf(name: StepOfKey, bucket: Bucket, key: string, args: readonly (string | number)[]): Step {
+  return { name, keys: [bucket.leases + key, bucket.generation, bucket.waiters + key], args };
+}
+
+function released(outcome: number): ReleaseAnswer {
+  return { held: outcome === 1 };
+}
 
 /** Redis takes whole milliseconds, at least 1 for an expiry. */
 function whole(ms = 1): number {

@@ -1,13 +1,14 @@
 import { FencingConfigError } from '../core/errors.js';
 import type { LeaseStore } from '../core/lease-store.js';
 import { checkNames } from '../core/options.js';
-import type { RedisClient } from './redis-client.js';
+import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
 import { checkPrefix, connectTo, isClient, isRedisUrl } from './redis-connection.js';
 import { RedisLeaseStore } from './redis-lease-store.js';
 import { checkReplicas, type ReplicasOptions } from './replica-acks.js';
 
 const WHO = 'redisLeases';
 
+/** Options of `redisLeases`. */
 export interface RedisLeasesOptions {
   /**
    * Begins the name of every Redis key of the package. Applications that protect the same resources must use the same one.
@@ -29,20 +30,27 @@ export interface RedisConnectionOptions extends RedisLeasesOptions {
 }
 
 /**
- * Leases in Redis 6.2 or newer (or Valkey), standalone or behind Sentinel.
+ * Leases in Redis 6.2 or newer (or Valkey), standalone or behind Sentinel, or in a Redis Cluster (7.0 or newer).
  *
- * Takes the ioredis client (5 or 6) that the application already has, which stays the application's to close, or the URL of a
- * server. A second connection, for hints to waiting callers, is opened when somebody first waits.
+ * Takes the ioredis client (5 or 6; `Redis` or `Cluster`) that the application already has, which stays the application's to close,
+ * or the URL of a server. A second connection, for hints to waiting callers, is opened when somebody first waits; on a cluster one to
+ * each master that somebody waits at.
  *
+ * ```ts
+ * FencingModule.forRoot({ leases: redisLeases(new Redis(url)) })
+ * ```
  * @throws FencingConfigError where an argument is wrong
  */
-export function redisLeases(client: RedisClient, options?: RedisLeasesOptions): LeaseStore;
+export function redisLeases(
+  client: RedisClient | RedisClusterClient,
+  options?: RedisLeasesOptions,
+): LeaseStore;
 export function redisLeases(connection: RedisConnectionOptions): Promise<LeaseStore>;
 export function redisLeases(
-  clientOrConnection: RedisClient | RedisConnectionOptions,
+  clientOrConnection: RedisClient | RedisClusterClient | RedisConnectionOptions,
   options: RedisLeasesOptions = {},
 ): LeaseStore | Promise<LeaseStore> {
-  if (isClient(clientOrConnection)) {
+  if (isClient(clientOrConnection) || isCluster(clientOrConnection)) {
     checkNames('redisLeases', options, ['prefix', 'replicas']);
     return new RedisLeaseStore(clientOrConnection, {
       prefix: checkPrefix(WHO, options.prefix),

@@ -1,7 +1,7 @@
 import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
 import type { StoreFinding } from '../core/lease-store.js';
 import { checkMs, checkNames, show } from '../core/options.js';
-import type { RedisClient } from './redis-client.js';
+import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
 
 /** When a grant counts as given: once so many replicas have it. */
 export interface ReplicasOptions {
@@ -16,9 +16,12 @@ export interface ReplicasOptions {
 }
 
 /** @throws FencingConfigError naming the option */
-export function checkReplicas(replicas: ReplicasOptions, client?: RedisClient): Required<ReplicasOptions> {
+export function checkReplicas(
+  replicas: ReplicasOptions,
+  client?: RedisClient | RedisClusterClient,
+): Required<ReplicasOptions> {
   // It sends a command without a key to any of its nodes.
-  if ((client as { isCluster?: boolean } | undefined)?.isCluster)
+  if (client && isCluster(client))
     throw new FencingConfigError(
       'redisLeases replicas: WAIT does not work through a Cluster client. Leave replicas out; the fence keeps late writes out anyway.',
     );
@@ -38,7 +41,7 @@ export class ReplicaAcks {
   private next: Promise<void> | undefined;
 
   constructor(
-    private readonly client: RedisClient,
+    private readonly client: Pick<RedisClient, 'call'>,
     private readonly options: Required<ReplicasOptions>,
   ) {}
 

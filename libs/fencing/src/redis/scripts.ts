@@ -185,3 +185,12 @@ while ARGV[a] do
 end
 return answers
 `;
+
+/**
+ * The same for a cluster: hints go by sharded pub/sub, in the slot of the bucket. Its failure (the slot is on the move) must not fail
+ * the step that it tells of.
+ */
+export const CLUSTER_STEPS = STEPS.replace("call('PUBLISH',", "attempt('SPUBLISH',");
+
+/** The value of a lease and its remaining ms, from the master whatever `scaleReads` says, since a script may write. */
+export const READ = `return { redis.call('GET', KEYS[1]), redis.call('PTTL', KEYS[1]) }`;

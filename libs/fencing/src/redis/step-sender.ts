@@ -1,5 +1,5 @@
 import { createHash } from 'node:crypto';
-import type { RedisClient } from './redis-client.js';
+import type { ScriptClient } from './redis-client.js';
 import { STEPS } from './scripts.js';
 
 /** One step of the script, with what it is called with. */
@@ -10,7 +10,7 @@ export interface Step {
 }
 
 /** Who hears the outcome of a step. */
-interface Outcome {
+export interface Outcome {
   readonly answered: (outcome: number, value: unknown) => void;
   readonly failed: (error: unknown) => void;
 }
@@ -19,43 +19,99 @@ interface Outcome {
 const LARGEST_BATCH = 8;
 /** Less work than `queueMicrotask`, which makes an async resource for each. */
 const RESOLVED = Promise.resolve();
-const SHA = createHash('sha1').update(STEPS).digest('hex');
+
+/** A script, and the name that EVALSHA knows it by. */
+export class Script {
+  readonly sha: string;
+
+  constructor(readonly text: string) {
+    this.sha = createHash('sha1').update(text).digest('hex');
+  }
+}
+
+export const STEPS_SCRIPT = new Script(STEPS);
+
+/** A release that has not left yet. */
+export interface PendingRelease {
+  readonly owner: string;
+  /** Made when it leaves: many are taken back. */
+  readonly step: () => Step;
+  readonly outcome: Outcome;
+}
 
 /**
  * Sends steps to Redis; those that are asked for together share one request.
  *
  * A step leaves in a microtask, so a release is on its way before its caller goes on. Where callers go on to the next step
  * at once (a loop over keys, many callers whose answers came together), it waits for that one: until this turn of the event loop
- * ends. The first time that no other step comes, it leaves early again.
+ * ends. The first time that no other step comes, it leaves early again. A release that waits can be taken back by the next
+ * caller that wants its key: the two are one step then, a hand-over.
  */
 export class StepSender {
   private keys: string[] = [];
   private args: (string | number)[] = [];
   private outcomes: Outcome[] = [];
+  private readonly releases = new Map<string, PendingRelease>();
   private togetherPays = false;
-  private sentThisTurn = 0;
+  private leaving = false;
+  /** Steps asked for in this turn of the event loop. */
+  private asked = 0;
 
-  constructor(private readonly client: RedisClient) {}
+  constructor(
+    private readonly client: ScriptClient,
+    private readonly script = STEPS_SCRIPT,
+  ) {}
 
-  /** The script's source, for SCRIPT LOAD. */
-  readonly script = STEPS;
+  /** Sends a step of `key`, behind a release that still waits, and calls one of the two with its outcome. */
+  send(key: string, step: Step, outcome: Outcome): void {
+    this.schedule();
+    this.sendWaitingRelease(key);
+    this.put(step, outcome);
+  }
 
-  /** Sends a step, and calls one of the two with its outcome. */
-  send(step: Step, outcome: Outcome): void {
-    append(step, this.keys, this.args);
-    const waiting = this.outcomes.push(outcome);
-    if (waiting === LARGEST_BATCH) return this.flush();
-    if (waiting > 1) return;
-    if (this.sentThisTurn === 0) process.nextTick(this.endTurn);
-    if (!this.togetherPays) void RESOLVED.then(this.flush);
+  /** Sends a release of `key`, unless it is taken back before it leaves. */
+  sendRelease(key: string, release: PendingRelease): void {
+    this.schedule();
+    this.sendWaitingRelease(key);
+    this.releases.set(key, release);
+  }
+
+  /** The release of `key`, if it has not left yet: it is the caller's now to have it done. */
+  takeBack(key: string): PendingRelease | undefined {
+    const release = this.releases.get(key);
+    if (release) this.releases.delete(key);
+    return release;
+  }
+
+  private sendWaitingRelease(key: string): void {
+    const release = this.takeBack(key);
+    if (release) this.put(release.step(), release.outcome);
+  }
+
+  private schedule(): void {
+    if (this.asked++ === 0) process.nextTick(this.endTurn);
+    if (this.togetherPays || this.leaving) return;
+    this.leaving = true;
+    void RESOLVED.then(this.sendAllNow);
   }
 
   private readonly endTurn = (): void => {
-    const requests = this.sentThisTurn + (this.outcomes.length > 0 ? 1 : 0);
-    this.togetherPays = requests > 1 || this.outcomes.length > 1;
-    this.flush();
-    this.sentThisTurn = 0;
+    this.togetherPays = this.asked > 1;
+    this.asked = 0;
+    this.sendAllNow();
   };
+
+  private readonly sendAllNow = (): void => {
+    this.leaving = false;
+    for (const { step, outcome } of this.releases.values()) this.put(step(), outcome);
+    this.releases.clear();
+    this.flush();
+  };
+
+  private put(step: Step, outcome: Outcome): void {
+    append(step, this.keys, this.args);
+    if (this.outcomes.push(outcome) === LARGEST_BATCH) this.flush();
+  }
 
   /** Sends many steps in a request of their own. Resolves to what went with their outcomes. */
   async sendAll(steps: readonly Step[]): Promise<unknown[]> {
@@ -68,13 +124,12 @@ export class StepSender {
     return steps.map((_, i) => answers[2 * i + 1]);
   }
 
-  private readonly flush = (): void => {
+  private flush(): void {
     const { keys, args, outcomes } = this;
     if (outcomes.length === 0) return;
     this.keys = [];
     this.args = [];
     this.outcomes = [];
-    this.sentThisTurn += 1;
     this.evaluate(
       keys,
       args,
@@ -86,7 +141,7 @@ export class StepSender {
         for (const outcome of outcomes) outcome.failed(error);
       },
     );
-  };
+  }
 
   /** EVALSHA, and EVAL on a server that does not know the script (restarted, failed over, flushed). */
   private evaluate(
@@ -96,9 +151,9 @@ export class StepSender {
     failed: (error: unknown) => void,
   ): void {
     const hear = answered as (answers: unknown) => void;
-    this.client.evalsha(SHA, keys.length, ...keys, ...args).then(hear, (error: unknown) => {
+    this.client.evalsha(this.script.sha, keys.length, ...keys, ...args).then(hear, (error: unknown) => {
       if (!String((error as Error | undefined)?.message).startsWith('NOSCRIPT')) return failed(error);
-      this.client.eval(STEPS, keys.length, ...keys, ...args).then(hear, failed);
+      this.client.eval(this.script.text, keys.length, ...keys, ...args).then(hear, failed);
     });
   }
 }

@@ -1,83 +1,52 @@
 import type { WakeHint, Watch } from '../core/lease-store.js';
-import type { RedisClient, RedisSubscriber } from './redis-client.js';
+import type { Hearing, HintSource } from './hint-source.js';
 
 /** How many hints are kept for waiters that begin to listen just after they arrived. */
 const REMEMBERED = 64;
 
-/**
- * Hears which keys were freed. One connection for the process, opened when somebody first waits; one channel per bucket of
- * keys, so neither grows with the number of keys.
- */
-export class WakeUps {
-  private subscriber: RedisSubscriber | undefined;
-  private readonly channels = new Map<string, { live: Promise<void>; isLive: boolean }>();
-  private readonly listeners = new Map<string, Set<(hint: WakeHint) => void>>();
-  private recent: { key: string; hint: WakeHint; at: number }[] = [];
-  private wasReady = false;
+/** Who listens for one key, and where its hints come from. */
+interface Listeners {
+  readonly channel: string;
+  readonly all: Set<(hint: WakeHint) => void>;
+}
 
-  constructor(private readonly client: RedisClient) {}
+/** Hears which keys were freed. One channel per bucket of keys, so nothing grows with the number of keys. */
+export class WakeUps implements Hearing {
+  private readonly source: HintSource;
+  private readonly listeners = new Map<string, Listeners>();
+  private recent: { key: string; hint: WakeHint; at: number }[] = [];
+
+  constructor(sourceFor: (hearing: Hearing) => HintSource) {
+    this.source = sourceFor(this);
+  }
 
   watch(channel: string, key: string, listener: (hint: WakeHint) => void, since: number): Watch {
     let listeners = this.listeners.get(key);
-    if (!listeners) this.listeners.set(key, (listeners = new Set()));
-    listeners.add(listener);
-    const subscription = this.subscribe(channel);
+    if (!listeners) this.listeners.set(key, (listeners = { channel, all: new Set() }));
+    listeners.all.add(listener);
+    const subscription = this.source.subscribe(channel);
     // The answer "busy" and the hint that followed it come by two connections, in any order.
     for (const { hint } of this.recent.filter((one) => one.key === key && one.at >= since)) listener(hint);
     return {
       live: subscription.isLive ? undefined : subscription.live,
       stop: () => {
-        listeners.delete(listener);
-        if (listeners.size === 0 && this.listeners.get(key) === listeners) this.listeners.delete(key);
+        listeners.all.delete(listener);
+        if (listeners.all.size === 0 && this.listeners.get(key) === listeners) this.listeners.delete(key);
       },
     };
   }
 
+  /** The server of a channel is silent. */
+  doubt(channel: string): void {
+    this.source.doubt(channel);
+  }
+
   close(): void {
-    this.subscriber?.disconnect();
-    this.subscriber = undefined;
     this.listeners.clear();
-    this.channels.clear();
+    this.source.close();
   }
 
-  private subscribe(channel: string) {
-    let subscription = this.channels.get(channel);
-    if (!subscription) {
-      const live = this.connection()
-        .subscribe(channel)
-        .then(
-          () => {
-            subscription!.isLive = true;
-          },
-          // Without hints the waiters still look again in time.
-          () => void this.channels.delete(channel),
-        );
-      this.channels.set(channel, (subscription = { live, isLive: false }));
-    }
-    return subscription;
-  }
-
-  private connection(): RedisSubscriber {
-    if (this.subscriber) return this.subscriber;
-    const subscriber = this.client.duplicate({
-      keyPrefix: '',
-      lazyConnect: false,
-      maxRetriesPerRequest: null,
-      enableOfflineQueue: true,
-    });
-    // Connection errors are ioredis's to mend; without a listener it prints them.
-    subscriber.on('error', () => undefined);
-    subscriber.on('message', (_channel, message) => this.hear(message));
-    subscriber.on('ready', () => {
-      // After a reconnection hints may have been missed: everyone looks again.
-      if (this.wasReady)
-        for (const key of [...this.listeners.keys()]) this.tell(key, { waiterId: undefined, reservedMs: 0 });
-      this.wasReady = true;
-    });
-    return (this.subscriber = subscriber);
-  }
-
-  private hear(message: string): void {
+  hear(message: string): void {
     const [, waiter, reservedMs, key] = /^(\S+) (\d+) (.*)$/su.exec(message) ?? [];
     if (waiter === undefined || key === undefined) return;
     const hint = { waiterId: waiter === '-' ? '' : waiter, reservedMs: Number(reservedMs) };
@@ -85,7 +54,18 @@ export class WakeUps {
     this.tell(key, hint);
   }
 
+  missed(channel?: string): void {
+    for (const [key, listeners] of [...this.listeners])
+      if (channel === undefined || listeners.channel === channel)
+        this.tell(key, { waiterId: undefined, reservedMs: 0 });
+  }
+
+  isWanted(channel: string): boolean {
+    for (const listeners of this.listeners.values()) if (listeners.channel === channel) return true;
+    return false;
+  }
+
   private tell(key: string, hint: WakeHint): void {
-    for (const listener of [...(this.listeners.get(key) ?? [])]) listener(hint);
+    for (const listener of [...(this.listeners.get(key)?.all ?? [])]) listener(hint);
   }
 }

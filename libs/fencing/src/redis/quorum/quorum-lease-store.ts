@@ -1,5 +1,5 @@
-import { type Clock, systemClock } from '../core/clock.js';
-import { asFindings, examine, type Examination, failedCheck } from '../core/diagnosis.js';
+import { type Clock, systemClock } from '../../core/clock.js';
+import { asFindings, examine, type Examination, failedCheck } from '../../core/diagnosis.js';
 import {
   type AcquireAnswer,
   type AcquireRequest,
@@ -11,7 +11,7 @@ import {
   type StoreFinding,
   type WakeHint,
   type Watch,
-} from '../core/lease-store.js';
+} from '../../core/lease-store.js';
 import { checkNodes } from './quorum-check.js';
 import { Claim, type QuorumSetup } from './quorum-claim.js';
 import { watchNodes } from './quorum-hints.js';

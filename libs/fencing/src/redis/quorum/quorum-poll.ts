@@ -1,6 +1,6 @@
-import type { Clock } from '../core/clock.js';
-import { StoreUnavailableError } from '../core/errors.js';
-import type { LeaseStore } from '../core/lease-store.js';
+import type { Clock } from '../../core/clock.js';
+import { StoreUnavailableError } from '../../core/errors.js';
+import type { LeaseStore } from '../../core/lease-store.js';
 
 /** How many requests to a silent node are kept; further ones fail at once, so that nothing grows (I11). */
 const MOST_OPEN = 64;

@@ -1,6 +1,6 @@
-import type { Clock } from '../core/clock.js';
-import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
-import type { StoreFinding } from '../core/lease-store.js';
+import type { Clock } from '../../core/clock.js';
+import { FencingConfigError, StoreUnavailableError } from '../../core/errors.js';
+import type { StoreFinding } from '../../core/lease-store.js';
 import { majorityOf, Poll, type QuorumNode, tooFewAnswers } from './quorum-poll.js';
 
 /**

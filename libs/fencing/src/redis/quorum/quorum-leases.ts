@@ -1,12 +1,13 @@
-import { FencingConfigError } from '../core/errors.js';
-import type { LeaseStore } from '../core/lease-store.js';
-import { checkMs, checkNames, show } from '../core/options.js';
+import { FencingConfigError } from '../../core/errors.js';
+import type { LeaseStore } from '../../core/lease-store.js';
+import { checkMs, checkNames, show } from '../../core/options.js';
 import { QuorumLeaseStore } from './quorum-lease-store.js';
 import type { ServerIdentity } from './quorum-poll.js';
-import type { RedisClient } from './redis-client.js';
-import { checkPrefix, connectTo, isClient, isRedisUrl } from './redis-connection.js';
-import { RedisLeaseStore } from './redis-lease-store.js';
+import type { RedisClient } from '../redis-client.js';
+import { checkPrefix, connectTo, isClient, isRedisUrl } from '../redis-connection.js';
+import { RedisLeaseStore } from '../redis-lease-store.js';
 
+/** Options of `quorumLeases`. */
 export interface QuorumLeasesOptions {
   /**
    * Begins the name of every Redis key of the package. Applications that protect the same resources must use the same one.
@@ -38,6 +39,9 @@ const WHO = 'quorumLeases';
  * Each node is the ioredis client (5 or 6) of the application, which stays the application's to close, or `{ url }`: a connection
  * that the package opens, and closes. All applications must name the same nodes.
  *
+ * ```ts
+ * FencingModule.forRoot({ leases: quorumLeases([{ url: a }, { url: b }, { url: c }]) })
+ * ```
  * @throws FencingConfigError where there are fewer than three nodes, one is named twice, or an option is wrong
  */
 export function quorumLeases(clients: readonly RedisClient[], options?: QuorumLeasesOptions): LeaseStore;

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it } from '@jest/globals';
-import { StoreUnavailableError } from '../core/errors.js';
-import { type AcquireAnswer, type LeaseStore, MAX_GENERATION } from '../core/lease-store.js';
-import { MemoryLeaseStore } from '../testing/memory-lease-store.js';
+import { StoreUnavailableError } from '../../core/errors.js';
+import { type AcquireAnswer, type LeaseStore, MAX_GENERATION } from '../../core/lease-store.js';
+import { MemoryLeaseStore } from '../../testing/memory-lease-store.js';
 import { QuorumLeaseStore } from './quorum-lease-store.js';
 
 const KEY = 'report:42';

@@ -1,12 +1,12 @@
-import type { Clock } from '../core/clock.js';
-import { GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
+import type { Clock } from '../../core/clock.js';
+import { GenerationsExhaustedError, StoreUnavailableError } from '../../core/errors.js';
 import {
   type AcquireAnswer,
   type AcquireRequest,
   type LeaseSnapshot,
   MAX_GENERATION,
-} from '../core/lease-store.js';
-import { backoff, sleep, within } from '../core/timing.js';
+} from '../../core/lease-store.js';
+import { backoff, sleep, within } from '../../core/timing.js';
 import {
   majorityOf,
   NOT_SENT,

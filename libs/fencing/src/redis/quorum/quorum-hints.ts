@@ -1,5 +1,5 @@
-import type { Clock } from '../core/clock.js';
-import type { WakeHint, Watch } from '../core/lease-store.js';
+import type { Clock } from '../../core/clock.js';
+import type { WakeHint, Watch } from '../../core/lease-store.js';
 import { majorityOf, type QuorumNode } from './quorum-poll.js';
 
 /** A hint of too few nodes is passed on after this, ms: the others may be silent, or have lost theirs. */
@@ -49,7 +49,8 @@ export function watchNodes(
       round = begun;
     }
     round.from.add(node);
-    if (round.from.size < majority || round.told) return;
+    // Also where the first of them was passed on alone: who looked then found too few nodes free, and would miss its turn now.
+    if (round.from.size !== majority) return;
     round.told = true;
     round.cancel();
     listener(hint);
