@@ -1,12 +1,16 @@
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
-import type { LeaseStore, WakeHint } from 'nestjs-fencing';
+import type { Fence, LeaseStore, WakeHint } from 'nestjs-fencing';
 import { leaseStoreContract } from 'nestjs-fencing/testing';
 import { fencingLeaseMigrations, fencingLeaseMigrationsIn, postgresLeases } from 'nestjs-fencing/typeorm';
 import pg from 'pg';
 import { DataSource } from 'typeorm';
-import { PostgresConnections, type PgListener } from '../libs/fencing/src/typeorm/postgres-connections.js';
-import { PostgresLeaseStore } from '../libs/fencing/src/typeorm/postgres-lease-store.js';
-import { LeaseSql } from '../libs/fencing/src/typeorm/postgres-leases-sql.js';
+import {
+  PostgresConnections,
+  type PgListener,
+} from '../libs/fencing/src/typeorm/leases/postgres-connections.js';
+import { PostgresLeaseStore } from '../libs/fencing/src/typeorm/leases/postgres-lease-store.js';
+import { LeaseSql } from '../libs/fencing/src/typeorm/leases/postgres-leases-sql.js';
+import { BareFence } from './support/bare-fence.js';
 import { eventually } from './support/gate.js';
 import { type LeaseDatabase, leaseDatabase } from './support/lease-database.js';
 import { freshDatabase, PostgresServer } from './support/postgres-server.js';
@@ -27,6 +31,19 @@ describe('leases in PostgreSQL', () => {
 
   describe('the contract, by polling', () => {
     leaseStoreContract({ describe, it }, () => leaseDatabase({ hints: 'poll', pollMs: 20 }));
+  });
+
+  describe('the contract, in the database of the fence', () => {
+    let bare: BareFence;
+    beforeAll(async () => {
+      bare = await BareFence.open();
+    });
+    afterAll(() => bare.close());
+    const make = async () => ({
+      ...(await leaseDatabase({ dataSource: bare.dataSource })),
+      fence: () => bare.fence as Fence,
+    });
+    leaseStoreContract({ describe, it }, make, { activates: true });
   });
 
   describe('its tables', () => {

@@ -5,7 +5,6 @@ import { FencingModule } from 'nestjs-fencing';
 import { postgresLeases } from 'nestjs-fencing/typeorm';
 import { Test } from '@nestjs/testing';
 import pg from 'pg';
-import { FaultBench } from './support/fault-bench.js';
 import { type FencedApp, type FencedAppOptions, startFencedApp } from './support/fenced-app.js';
 import { eventually, Gate } from './support/gate.js';
 import { freshDatabase, PostgresServer } from './support/postgres-server.js';
@@ -234,40 +233,4 @@ describe('an application that keeps its leases in PostgreSQL', () => {
     const rows = await second.dataSource.query<{ text: string }[]>('SELECT text FROM written ORDER BY n');
     expect(rows.map(({ text }) => text)).toEqual(['first, before', 'second']);
   });
-
-  it('four processes, ten tasks each: all have their turn, mixed, under generations that rise in the order of execution', async () => {
-    const bench = await FaultBench.start();
-    opened.push(bench);
-    const names = ['a', 'b', 'c', 'd'];
-    const workers = await Promise.all(names.map(() => bench.worker({ leases: 'postgres' })));
-    const key = `report:${randomUUID()}`;
-    const options = { ttlMs: 10_000, waitMs: 60_000 };
-    const first = workers[0]!.run(key, [{ do: 'gate', name: 'all are waiting' }], options);
-    await first.at('all are waiting');
-    const runs = workers.flatMap((worker, i) =>
-      Array.from({ length: 10 }, () =>
-        worker.run(
-          key,
-          [
-            { do: 'write', text: names[i]! },
-            { do: 'sleep', ms: 12 },
-          ],
-          options,
-        ),
-      ),
-    );
-    for (const worker of workers)
-      expect(await worker.run(`${key} other`).ended()).toMatchObject({ ok: true });
-    await eventually(async () => {
-      const waiting = 'SELECT cardinality(waiters) AS n FROM fencing_lease WHERE key = $1';
-      return (await bench.sql.query<{ n: number }>(waiting, [key])).rows[0]!.n === 3;
-    });
-    first.open('all are waiting');
-    for (const run of runs) expect(await run.ended(60_000)).toMatchObject({ ok: true });
-    const rows = await bench.expectOrder(key);
-    expect(rows).toHaveLength(40);
-    expect(new Set(rows.map(({ generation }) => generation)).size).toBe(40);
-    const changes = rows.filter(({ text }, i) => i > 0 && rows[i - 1]!.text !== text).length;
-    expect(changes).toBeGreaterThanOrEqual(20);
-  }, 180_000);
 });

@@ -9,6 +9,11 @@ Redis.prototype.sendCommand = function count(/** @type {any[]} */ ...args) {
   return Reflect.apply(send, this, args);
 };
 
+/** For requests that are not sent by ioredis. */
+export function countRequest() {
+  requests++;
+}
+
 /** Requests that all clients of this process have sent. (INFO commandstats also counts what scripts call inside the server.) */
 export const requestsSent = () => requests;
 

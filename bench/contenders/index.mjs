@@ -1,9 +1,10 @@
 import { floor } from './floor.mjs';
 import { ours } from './ours.mjs';
 import { peers } from './peers.mjs';
+import { stores } from './stores.mjs';
 
 /** @type {Record<string, import('./contender.mjs').MakeContender>} */
-const contenders = { ...ours, ...floor, ...peers };
+const contenders = { ...ours, ...floor, ...peers, ...stores };
 
 export const [OURS = ''] = Object.keys(ours);
 export const [FLOOR = ''] = Object.keys(floor);

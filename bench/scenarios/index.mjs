@@ -23,6 +23,13 @@ export const scenarios = {
     'four-processes-fairness',
     'longest-wait',
   ],
+  stores: [
+    'contended-quorum',
+    'contended-postgres',
+    'cycle-quorum',
+    'cycle-postgres',
+    'cycle-postgres-activated',
+  ],
   held: ['held-10000-cpu', 'held-10000-requests', 'held-10000-loop', 'held-10000-lost'],
   silence: ['signal-after-stall', 'state-after-block'],
   transactions: [

@@ -1,10 +1,10 @@
 // Mechanisms of the lease store in PostgreSQL, each taken out. See scripts/mutants.mjs.
 
-const sql = 'libs/fencing/src/typeorm/postgres-leases-sql.ts';
-const store = 'libs/fencing/src/typeorm/postgres-lease-store.ts';
-const sender = 'libs/fencing/src/typeorm/postgres-step-sender.ts';
-const wakeUps = 'libs/fencing/src/typeorm/postgres-wake-ups.ts';
-const connections = 'libs/fencing/src/typeorm/postgres-connections.ts';
+const sql = 'libs/fencing/src/typeorm/leases/postgres-leases-sql.ts';
+const store = 'libs/fencing/src/typeorm/leases/postgres-lease-store.ts';
+const sender = 'libs/fencing/src/typeorm/leases/postgres-step-sender.ts';
+const wakeUps = 'libs/fencing/src/typeorm/leases/postgres-wake-ups.ts';
+const connections = 'libs/fencing/src/typeorm/leases/postgres-connections.ts';
 
 /** @param {string} title */
 const contract = (title) => ({ test: 'postgres-lease-store', title: `the contract .*${title}` });
@@ -12,6 +12,10 @@ const contract = (title) => ({ test: 'postgres-lease-store', title: `the contrac
 const own = (title) => ({ test: 'postgres-lease-store', title });
 /** @param {string} title */
 const app = (title) => ({ test: 'postgres-leases', title });
+
+const joined = 'libs/fencing/src/typeorm/leases/postgres-joined-fence.ts';
+/** @param {string} title */
+const activates = (title) => ({ test: 'postgres-leases-activation', title });
 
 /** @type {import('../../scripts/mutants.mjs').Mutant[]} */
 export default [
@@ -196,5 +200,105 @@ export default [
     from: `return heard ? [] : [DEAF];`,
     to: `return [];`,
     ...own('with a connection that cannot LISTEN'),
+  },
+  // ----------------------------------------------------------------------------------- granted and activated in one request
+  {
+    invariant: 'leases wait for no commit of the fence: theirs comes first (Postgres)',
+    file: sql,
+    from: `-- Without a wait for the disk, and the locks of the buckets go. COMMIT;`,
+    to: ``,
+    ...activates('a commit of the fence that waits for a replica'),
+  },
+  {
+    invariant: 'I1: a grant below the fence is not called activated (Postgres)',
+    file: sql,
+    from: `IF v_ahead IS NULL THEN`,
+    to: `IF true THEN`,
+    ...own('activates what it grants .*never lowers'),
+  },
+  {
+    invariant: 'a fence that cannot be raised at once fails no grant (Postgres)',
+    file: sql,
+    from: `EXCEPTION WHEN OTHERS THEN NULL; END;`,
+    to: `END;`,
+    ...own('activates what it grants .*does not pass a write'),
+  },
+  {
+    invariant: 'an activation in the request of its grant waits for nobody (Postgres)',
+    file: sql,
+    from: `const ACTIVATE_WITHIN_MS = 1;`,
+    to: `const ACTIVATE_WITHIN_MS = 10_000;`,
+    ...own('activates what it grants .*does not pass a write'),
+  },
+  {
+    invariant: 'the successor is activated as itself, not as the owner before it (Postgres)',
+    file: sql,
+    from: `v_claim := coalesce(p_steps->i->'next', p_steps->i);`,
+    to: `v_claim := p_steps->i;`,
+    ...own('activates what it grants .*raises the fence to a successor'),
+  },
+  {
+    invariant: 'only what asks for it is activated (Postgres)',
+    file: sql,
+    from: `IF v_claim->'activate' = 'true' AND`,
+    to: `IF`,
+    ...own('activates what it grants .*leaves the fence alone'),
+  },
+  {
+    invariant: 'I2: an activation in the request of its grant is as durable as one of its own (Postgres)',
+    file: joined,
+    from: `this.certain = { function: name('fencing_activate'), durable };`,
+    to: `this.certain = { function: name('fencing_activate'), durable: false };`,
+    ...activates('I2: the fence is as high'),
+  },
+  {
+    invariant: 'a fence is activated only through the DataSource that its writes go through (Postgres)',
+    file: joined,
+    from: `fence instanceof TypeOrmFence && fence.activation.dataSource === this.dataSource`,
+    to: `fence instanceof TypeOrmFence`,
+    ...activates('leases by a URL of their own'),
+  },
+  {
+    invariant: 'a fence is activated only where both sessions find the same one (Postgres)',
+    file: joined,
+    from: `if (found === JSON.stringify(its) && !found.includes('null'))`,
+    to: `if (found)`,
+    ...activates('sessions of the application that find another fence'),
+  },
+  {
+    invariant:
+      'an activation that a replica holds up does not hold up the steps after it, time and again (Postgres)',
+    file: store,
+    from: `this.joined.rest(); throw error;`,
+    to: `throw error;`,
+    ...activates('a commit of the fence that waits for a replica'),
+  },
+  {
+    invariant: 'a store that two fences share activates in neither (Postgres)',
+    file: joined,
+    from: `if (this.fence && this.fence !== fence) this.refused = true;`,
+    to: ``,
+    ...activates('a store that two fences share'),
+  },
+  {
+    invariant: 'a grant that the store has not activated is activated before the body begins',
+    file: 'libs/fencing/src/core/lease-taker.ts',
+    from: `(!call.activate || lease.activated ||`,
+    to: `(!call.activate || !lease.activated ||`,
+    ...activates('I2, I3: an open write'),
+  },
+  {
+    invariant: "activate: 'write' is not activated with its grant",
+    file: 'libs/fencing/src/core/lease-taker.ts',
+    from: `activate: this.activation.isDueAtStart(options),`,
+    to: `activate: true,`,
+    ...activates("activate: 'write'"),
+  },
+  {
+    invariant: 'a hand-over in the process is one request (Postgres)',
+    file: 'libs/fencing/src/core/hand-over.ts',
+    from: `activate: next.activate,`,
+    to: ``,
+    ...activates('one request for each caller'),
   },
 ];

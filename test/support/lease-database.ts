@@ -14,7 +14,8 @@ export interface LeaseDatabase extends LeaseAuthority {
 }
 
 export async function leaseDatabase(options: PostgresLeasesOptions = {}): Promise<LeaseDatabase> {
-  const url = options.url ?? process.env.DATABASE_URL!;
+  const { dataSource } = options;
+  const url = options.url ?? (dataSource === undefined ? process.env.DATABASE_URL! : undefined);
   const schema = `Leases ${randomBytes(6).toString('hex')}`;
   const sql = new pg.Client({ connectionString: process.env.DATABASE_URL });
   await sql.connect();

@@ -20,6 +20,8 @@ export interface Call {
   readonly signal?: AbortSignal;
   /** Asked for by work that holds a lease: allowed while the application stops. */
   readonly draining: boolean;
+  /** Whether the grant is to be activated, so that a store that is joined to the fence may do both at once. */
+  readonly activate?: boolean;
   /** Whether it was told that the key is taken. */
   contended?: boolean;
 }
@@ -27,6 +29,8 @@ export interface Call {
 /** A grant, and when its request was sent: validity counts from then. */
 export interface Granted {
   readonly generation: number;
+  /** The store has activated it as well. */
+  readonly activated?: boolean;
   readonly sentAt: number;
 }
 
@@ -82,6 +86,7 @@ export class Acquirer {
           ttlMs: call.options.ttlMs,
           floor: 0,
           waiter,
+          activate: call.activate,
         });
         let answer: AcquireAnswer;
         try {
@@ -101,7 +106,7 @@ export class Acquirer {
         if (answer.granted) {
           registered = false;
           this.lines.beginTurn(key);
-          return { generation: answer.generation, sentAt };
+          return { generation: answer.generation, activated: answer.activated, sentAt };
         }
         registered ||= waiter !== undefined;
         this.tellContended(call);

@@ -22,7 +22,9 @@ export class Activation {
     private readonly clock: Clock,
     private readonly events: FencingEmitter,
     private readonly storeTimeoutMs: number,
-  ) {}
+  ) {
+    if (fence) client.store.joinFence?.(fence);
+  }
 
   /** @throws LeaseOrderError inside a transaction of the fenced database: an activation would need a second connection */
   assertOutsideTransaction(key: string): void {

@@ -5,6 +5,7 @@ import { within } from './timing.js';
 /** `error`: leases or writes fail, or a promise of the package does not hold; `warning`: they will one day; `note`: good to know. */
 export type Severity = 'error' | 'warning' | 'note';
 
+/** Something to do about a server or the set-up: what, why and how. */
 export interface Finding extends StoreFinding {
   /** What was looked at: `redis`, `postgres`, `clocks`, … */
   readonly about: string;

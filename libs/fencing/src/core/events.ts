@@ -59,6 +59,7 @@ export interface FencingEventFacts {
   'audit.dropped': { readonly count: number; readonly cause: 'unavailable' | 'too many' };
 }
 
+/** The names of the events, e.g. `lease.lost`. */
 export type FencingEventName = keyof FencingEventFacts;
 
 /** An event, told apart by its `name`. */
@@ -72,6 +73,7 @@ export type FencingEvent = {
   } & FencingEventFacts[Name];
 }[FencingEventName];
 
+/** The names of all events, to listen to each: `FENCING_EVENT_NAMES.map(fencingChannelName)`. */
 export const FENCING_EVENT_NAMES: readonly FencingEventName[] = Object.freeze([
   'lease.contended',
   'lease.busy',
@@ -90,7 +92,7 @@ export const FENCING_EVENT_NAMES: readonly FencingEventName[] = Object.freeze([
   'audit.dropped',
 ]);
 
-/** The name of an event's channel in `node:diagnostics_channel`. */
+/** The name of an event's channel: `subscribe(fencingChannelName('lease.lost'), …)` of `node:diagnostics_channel`. */
 export const fencingChannelName = (name: FencingEventName): string => `nestjs-fencing:${name}`;
 
 const CHANNELS = Object.fromEntries(

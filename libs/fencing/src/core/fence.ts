@@ -8,11 +8,13 @@ export interface FenceSnapshot {
   readonly activatedAt: Date;
 }
 
+/** Asks for the fence to be raised to a grant. */
 export interface ActivationRequest extends Grant {
   /** How long to wait for transactions of the previous owner, ms. */
   readonly waitMs: number;
 }
 
+/** Whether the fence names the grant now. */
 export type ActivationAnswer =
   | { readonly activated: true }
   /** The fence is ahead: `generation` is what it names. */
@@ -30,6 +32,7 @@ export interface RevocationRequest {
   readonly waitMs: number;
 }
 
+/** What a revocation did. */
 export interface Revocation {
   /** The newest generation that was superseded; `undefined` where the key was never used. */
   readonly supersededGeneration: number | undefined;
@@ -74,6 +77,7 @@ export interface WriteAuthority {
   onRenewed(listener: () => void): () => void;
 }
 
+/** A body to run in a guarded transaction. */
 export interface WriteRequest<Manager, T> {
   readonly authority: WriteAuthority;
   readonly isolation?: IsolationLevel;
@@ -83,8 +87,10 @@ export interface WriteRequest<Manager, T> {
   readonly body: (manager: Manager) => Promise<T>;
 }
 
+/** Of a transaction in PostgreSQL. */
 export type IsolationLevel = 'READ COMMITTED' | 'REPEATABLE READ' | 'SERIALIZABLE';
 
+/** What became of a write that was not refused. */
 export interface WriteOutcome<T> {
   readonly result: T;
   /** The operation had been accepted before: `result` is the stored one, and the body did not run. */

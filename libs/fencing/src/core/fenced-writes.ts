@@ -13,8 +13,12 @@ import type { LeaseKeeper } from './lease-keeper.js';
 import { settleLease } from './settle-lease.js';
 import { tracing } from './tracing.js';
 
+/** How the transaction of a fenced write runs. */
 export interface WriteOptions {
-  /** @default the database's own, READ COMMITTED */
+  /**
+   * Correct under each of them.
+   * @default the database's own, READ COMMITTED
+   */
   isolation?: IsolationLevel;
   /**
    * How often the body may be run again after a serialization failure (40001) or a deadlock (40P01).
@@ -64,22 +68,28 @@ export class FencedWrites {
 
     const { isolation, retries = 0, operation } = options;
     const startedAt = this.keeper.clock.now();
+    let bodyBegan = false;
     try {
-      for (const lease of leases) await this.settle(lease);
+      for (const lease of leases) {
+        const pending = this.settle(lease);
+        if (pending) await pending;
+      }
       const outcome = await this.fence.write({
-        authority: authorityOf(leases),
+        authority: new LeasesAuthority(leases),
         isolation,
         retries,
         operation,
-        body,
+        body: (manager) => {
+          bodyBegan = true;
+          return body(manager);
+        },
       });
       if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;
       this.tellOutcome(leases, outcome, startedAt, operation);
       onOutcome?.(outcome);
       return outcome.result;
     } catch (error) {
-      // The database has seen a newer owner: no renewal can bring the lease back.
-      if (error instanceof StaleGenerationError) leases.find(({ key }) => key === error.key)?.lose(error);
+      if (error instanceof StaleGenerationError) await this.supersede(leases, error, bodyBegan);
       // The lost backend may still commit, and its share lock does not keep out its own owner: only the activation of a new
       // grant waits for it. What this call would write next could overwrite a commit that it has not seen. (A write with an
       // operation id comes here only where the fence could not find out; one that it did find out about is over.)
@@ -88,6 +98,20 @@ export class FencedWrites {
       this.tellRefusal(where, leases, error, startedAt);
       throw error;
     }
+  }
+
+  /** The database has seen a newer owner: no renewal can bring the lease back. */
+  private async supersede(
+    leases: readonly HeldLease[],
+    error: StaleGenerationError,
+    bodyBegan: boolean,
+  ): Promise<void> {
+    const lease = leases.find(({ key }) => key === error.key);
+    const { currentGeneration = 0 } = error;
+    // The body began, so the fence names this very grant: what is ahead is a row, and the next grant must be above it.
+    if (lease && bodyBegan && currentGeneration > lease.generation)
+      await this.keeper.raise(lease, currentGeneration);
+    lease?.lose(error);
   }
 
   private currentLeases(): HeldLease[] {
@@ -130,34 +154,56 @@ export class FencedWrites {
   }
 
   /** Makes sure that the lease may write now, or throws. No connection is taken for a lease that has ended. */
-  private async settle(lease: HeldLease): Promise<void> {
-    await settleLease(lease);
-    if (!lease.activated) {
-      const ahead = await this.keeper.activateForWrite(lease);
-      lease.assertHeld();
-      if (ahead !== undefined) {
-        const stale = new StaleGenerationError(lease.key, lease.generation, ahead);
-        lease.lose(stale);
-        throw stale;
-      }
+  private settle(lease: HeldLease): Promise<void> | undefined {
+    const settled = settleLease(lease);
+    // Most leases may write, and there is nothing to wait for.
+    return settled || !lease.activated ? this.activate(lease, settled) : undefined;
+  }
+
+  private async activate(lease: HeldLease, settled: Promise<void> | undefined): Promise<void> {
+    await settled;
+    if (lease.activated) return;
+    const ahead = await this.keeper.activateForWrite(lease);
+    lease.assertHeld();
+    if (ahead !== undefined) {
+      const stale = new StaleGenerationError(lease.key, lease.generation, ahead);
+      lease.lose(stale);
+      throw stale;
     }
   }
 }
 
-function authorityOf(leases: readonly HeldLease[]): WriteAuthority {
-  const all = (attach: (lease: HeldLease) => () => void) => {
-    const stops = leases.map(attach);
+/** What a write stands on: all of its leases, sorted by key. */
+class LeasesAuthority implements WriteAuthority {
+  readonly grants: readonly HeldLease[];
+
+  constructor(leases: readonly HeldLease[]) {
+    this.grants = leases.length === 1 ? leases : [...leases].sort((a, b) => (a.key < b.key ? -1 : 1));
+  }
+
+  remainingMs(): number {
+    let least = Infinity;
+    for (const lease of this.grants) least = Math.min(least, lease.remainingMs());
+    return least;
+  }
+
+  ended(): FencingError | undefined {
+    let reason: FencingError | undefined;
+    for (const lease of this.grants) reason ??= lease.ended();
+    return reason;
+  }
+
+  onEnd(listener: (reason: Error) => void): () => void {
+    return this.onEach((lease) => lease.onEnd(listener));
+  }
+
+  onRenewed(listener: () => void): () => void {
+    return this.onEach((lease) => lease.onRenewed(listener));
+  }
+
+  private onEach(attach: (lease: HeldLease) => () => void): () => void {
+    if (this.grants.length === 1) return attach(this.grants[0]!);
+    const stops = this.grants.map(attach);
     return () => stops.forEach((stop) => stop());
-  };
-  return {
-    grants: leases.length === 1 ? leases : [...leases].sort((a, b) => (a.key < b.key ? -1 : 1)),
-    remainingMs: () => Math.min(...leases.map((lease) => lease.remainingMs())),
-    ended: () => {
-      let reason: FencingError | undefined;
-      for (const lease of leases) reason ??= lease.ended();
-      return reason;
-    },
-    onEnd: (listener) => all((lease) => lease.onEnd(listener)),
-    onRenewed: (listener) => all((lease) => lease.onRenewed(listener)),
-  };
+  }
 }

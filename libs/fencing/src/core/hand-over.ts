@@ -29,6 +29,7 @@ export class HandOver {
             waiterId: this.acquirer.waiterId,
             forMs: Math.max(0, next.until - now),
             mayOvertake: this.lines.mayKeep(key),
+            activate: next.activate,
           }
         : undefined;
     this.client.release(

@@ -61,10 +61,9 @@ export function readKeySource(where: string, source: KeySource): BuildKey {
 /**
  * A key that services share: a template with named places, checked by the compiler.
  *
- * ```ts
- * export const reportKey = leaseKey('report:{customerId}');
- * @Leased((customerId: string) => reportKey({ customerId }))
- * ```
+ * `export const reportKey = leaseKey('report:{customerId}')`, and then
+ * `@Leased((customerId: string) => reportKey({ customerId }))`.
+ *
  * Values are escaped, so that two different values never make one key. A missing, empty or non-scalar value throws
  * `LeaseKeyError`.
  */

@@ -230,8 +230,9 @@ export class LeaseKeeper implements TakerHost {
   }
 
   /** Keeps a grant: renews it, until it ends. */
-  hold(call: Call, { generation, sentAt }: Granted): HeldLease {
+  hold(call: Call, { generation, activated = false, sentAt }: Granted): HeldLease {
     const lease = new HeldLease(call.key, call.owner, generation, sentAt, call.options, this);
+    lease.activated = activated;
     this.held.add(lease);
     this.renewals.add(lease);
     this.lines.expectFreeAt(call.key, lease.validUntil);

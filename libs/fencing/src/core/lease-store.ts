@@ -1,3 +1,5 @@
+import type { Fence } from './fence.js';
+
 /** What a lease store hands out: right to work on `key`, until `ttlMs` after the request was sent. */
 export interface Grant {
   readonly key: string;
@@ -5,32 +7,41 @@ export interface Grant {
   readonly generation: number;
 }
 
+/** One try to get a key. */
 export interface AcquireRequest {
   readonly key: string;
   /** Random, new for each grant. Sending it again is a retry, never a second grant. */
   readonly owner: string;
+  /** How long the grant is valid without a renewal, ms. */
   readonly ttlMs: number;
   /** The grant's generation must be above this (0: no floor). */
   readonly floor: number;
   /** Set where the caller will wait if the key is busy: who it is, and for how long, so that a release can wake it. */
   readonly waiter?: { readonly id: string; readonly forMs: number };
+  /** The caller will activate the grant: a store that was joined to the fence may do so in the same request. */
+  readonly activate?: boolean;
 }
 
+/** A grant, or how long the key may stay taken, ms. */
 export type AcquireAnswer =
-  | { readonly granted: true; readonly generation: number }
+  /** `activated`: the fence is raised to the grant. Otherwise the caller sees to that. */
+  | { readonly granted: true; readonly generation: number; readonly activated?: boolean }
   /** `remainingMs`: when the key is free at the latest, unless it is renewed. */
   | { readonly granted: false; readonly remainingMs: number };
 
+/** More time for a grant. */
 export interface RenewRequest {
   readonly key: string;
   readonly owner: string;
+  /** From now on, ms. */
   readonly ttlMs: number;
 }
 
+/** The end of a grant, and who is next in this process. */
 export interface ReleaseRequest {
   readonly key: string;
   readonly owner: string;
-  /** Keeps the key taken for this long instead of freeing it. */
+  /** Keeps the key taken for this long instead of freeing it, ms. */
   readonly holdMs?: number;
   /**
    * Who in this process is next. It is granted the key in the same step, unless another process waits and `mayOvertake` is
@@ -42,14 +53,17 @@ export interface ReleaseRequest {
     readonly waiterId: string;
     readonly forMs: number;
     readonly mayOvertake?: boolean;
+    /** As for an acquisition. */
+    readonly activate?: boolean;
   };
 }
 
+/** Whether the key was this owner's, and what became of its successor. */
 export type ReleaseAnswer =
   /** `held`: whether the key was this owner's until now. */
   | { readonly held: boolean; readonly successor?: undefined }
   /** The successor holds the key under a new generation. */
-  | { readonly held: true; readonly successor: { readonly generation: number } }
+  | { readonly held: true; readonly successor: { readonly generation: number; readonly activated?: boolean } }
   /** Another process goes first; the successor waits behind it, and is woken or may try after `waitMs`. */
   | { readonly held: true; readonly successor: { readonly waitMs: number } };
 
@@ -57,6 +71,7 @@ export type ReleaseAnswer =
 export interface LeaseSnapshot {
   readonly owner: string;
   readonly generation: number;
+  /** Validity left, ms. */
   readonly remainingMs: number;
 }
 
@@ -109,6 +124,11 @@ export abstract class LeaseStore {
   abstract acquire(request: AcquireRequest): Promise<AcquireAnswer>;
   /** One answer per request, in order: `true` where the owner still held the key and its ttl runs anew. */
   abstract renew(requests: readonly RenewRequest[]): Promise<boolean[]>;
+  /**
+   * Names the part of the store that answers for a key, where parts fail apart (the masters of a cluster). A renewal batch holds keys
+   * of one part, so that a dead server makes no lease uncertain but its own. Left out: the store is one part.
+   */
+  partOf?(key: string): number;
   abstract release(request: ReleaseRequest): Promise<ReleaseAnswer>;
   /** A waiter gives up: whatever was kept for it goes to the next. */
   abstract withdraw(key: string, waiterId: string): Promise<void>;
@@ -118,6 +138,14 @@ export abstract class LeaseStore {
    * "busy" that it belongs to. The listener must not throw.
    */
   abstract watch(key: string, listener: (hint: WakeHint) => void, since: number): Watch;
+  /**
+   * The fence that the grants of this store are activated in; told before the first acquisition. A store that keeps its leases in the
+   * database of this very fence may then activate a grant in the request that grants it (`activate`, `activated`). It does so as
+   * `Fence.activate` would, only without waiting for anybody: never a fence in another database, never durable in a weaker way,
+   * and where the fence cannot be raised at once, or anything else is in the way, the grant is given without. Other stores do
+   * without this method.
+   */
+  joinFence?(fence: Fence): void;
   /** Frees what the store itself opened; a client that the application made stays open. */
   abstract close(): Promise<void>;
 }

@@ -50,6 +50,7 @@ export class LeaseTaker {
         signal,
         // Work that is being drained may still take the leases that it needs to end.
         draining: currentFrame().leases.some((lease) => !lease.ended()),
+        activate: this.activation.isDueAtStart(options),
       };
       this.acquirer.assertMayTake(call);
       return this.lines.enter(key)
@@ -106,7 +107,7 @@ export class LeaseTaker {
       try {
         this.acquirer.assertMayTake(call);
         if (
-          (!this.activation.isDueAtStart(call.options) || (await this.activation.activate(lease, call))) &&
+          (!call.activate || lease.activated || (await this.activation.activate(lease, call))) &&
           (hasEnoughLeft(lease) || (await renewToStart(lease)))
         ) {
           this.acquirer.assertMayTake(call);

@@ -19,7 +19,7 @@ import { containedController } from './signal.js';
  */
 export type LeaseState = 'held' | 'uncertain' | 'lost' | 'released';
 
-/** The right to work on a key, as user code sees it. */
+/** The right to work on a key, as user code sees it: `@CurrentLease() lease?: Lease`, `fencing.run(key, {}, (lease) => …)`. */
 export abstract class Lease {
   /** The protected resource. */
   abstract readonly key: string;

@@ -42,7 +42,10 @@ export interface LeaseOptions {
 
 /** Options of a call of `FencingService`: those of a method, and a signal that ends the wait. */
 export interface LeaseCallOptions extends LeaseOptions {
-  /** Aborting it ends the wait for the lease with `WaitAbortedError`. It does not touch a lease that was granted. */
+  /**
+   * Aborting it ends the wait for the lease with `WaitAbortedError`. It does not touch a lease that was granted.
+   * @default nothing ends the wait before `waitMs`
+   */
   signal?: AbortSignal;
 }
 

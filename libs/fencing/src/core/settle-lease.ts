@@ -1,14 +1,13 @@
 import type { HeldLease } from './lease.js';
 
 /**
- * Makes sure that a lease may write now, as its `onUncertain` policy says, or throws. Nothing is asked of the database for a
- * lease that has ended.
+ * Makes sure that a lease may write now, as its `onUncertain` policy says, or throws. Answers what to wait for where that is not
+ * known yet. Nothing is asked of the database for a lease that has ended.
  */
-export async function settleLease(lease: HeldLease): Promise<void> {
+export function settleLease(lease: HeldLease): Promise<void> | undefined {
   lease.assertHeld();
-  if (lease.state !== 'uncertain') return;
-  if (lease.options.onUncertain === 'withhold') await confirmed(lease);
-  else await lease.host.confirm(lease);
+  if (lease.state !== 'uncertain') return undefined;
+  return lease.options.onUncertain === 'withhold' ? confirmed(lease) : lease.host.confirm(lease);
 }
 
 /** Resolves when a renewal confirms the lease; rejects when it ends first. Its deadline bounds the wait. */

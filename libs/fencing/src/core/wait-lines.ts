@@ -6,7 +6,7 @@ export interface Turn {
   /** When the request was sent that made the turn; hints and validity count from then. */
   readonly sentAt: number;
   /** The previous holder handed its key over: this is the grant. Without it the waiter asks the store itself. */
-  readonly grant?: { readonly generation: number };
+  readonly grant?: { readonly generation: number; readonly activated?: boolean };
   /** Another process is served first: wait this long (or for a hint) before asking. */
   readonly waitMs?: number;
 }
@@ -16,6 +16,8 @@ export interface WaitRequest {
   /** The owner that the waiter will be, so that the key can be handed over to it. */
   readonly owner: string;
   readonly ttlMs: number;
+  /** Whether its grant is to be activated. */
+  readonly activate?: boolean;
   /** Monotonic time at which the wait ends. */
   readonly until: number;
   readonly signal?: AbortSignal;

@@ -7,7 +7,7 @@ import type { StallingLeaseStore } from './fencing-testing-store.js';
 /** How long a newer owner waits for an open write, ms. */
 const WAIT_MS = 5_000;
 
-/** What can go wrong between a method and its lease, on demand: from `FencingTestingModule`. */
+/** What can go wrong between a method and its lease, on demand, from `FencingTestingModule`: `await faults.steal('report:42')`. */
 export class FencingFaults {
   /** @internal */
   constructor(

@@ -9,7 +9,10 @@ import { StallingLeaseStore } from './fencing-testing-store.js';
 /** Options of `FencingTestingModule.forRoot()`: those of `FencingModule` without its lease store and fence, and a manager. */
 export interface FencingTestingOptions
   extends Omit<FencingModuleOptions, 'leases' | 'fence'>, FencingModuleExtras {
-  /** What the bodies of `FencingService.write` get instead of an EntityManager: a mock of the test. */
+  /**
+   * What the bodies of `FencingService.write` get instead of an EntityManager: a mock of the test.
+   * @default undefined
+   */
   manager?: unknown;
 }
 

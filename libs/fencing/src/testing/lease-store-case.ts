@@ -8,7 +8,9 @@ import type {
   ReleaseAnswer,
   ReleaseRequest,
 } from '../core/lease-store.js';
+import type { Fence } from '../core/fence.js';
 import { type ContractTools, eventually, TEST_TIMEOUT_MS } from './contract-tools.js';
+import { CheckedActivations } from './lease-store-activating.js';
 
 /** The authority that a contract proves: what all stores that are opened on it share. */
 export interface LeaseAuthority {
@@ -16,6 +18,8 @@ export interface LeaseAuthority {
   open(): LeaseStore | Promise<LeaseStore>;
   /** Makes it forget all that it knows, as a restart without its data does. */
   lose(): void | Promise<void>;
+  /** The fence in the same database, where stores raise it in the request of a grant (`LeaseStore.joinFence`). Stays open. */
+  fence?(): Fence | Promise<Fence>;
   /** Frees it, after its stores were closed. */
   close?(): Promise<void>;
 }
@@ -29,23 +33,23 @@ export class LeaseStoreCase {
   key = `key ${randomUUID()}`;
   private readonly opened: LeaseStore[] = [];
 
+  readonly store!: LeaseStore;
+
   private constructor(
     private readonly authority: LeaseAuthority,
-    readonly store: LeaseStore,
-  ) {
-    this.opened.push(store);
-  }
+    /** What the store activates in, where it does. */
+    readonly fence: Fence | undefined,
+  ) {}
 
   static async begin(authority: LeaseAuthority): Promise<LeaseStoreCase> {
-    const store = await authority.open();
-    const one = new LeaseStoreCase(authority, store);
-    await store.check();
-    return one;
+    const one = new LeaseStoreCase(authority, await authority.fence?.());
+    return Object.assign(one, { store: await one.another() });
   }
 
   /** The store of another process. */
   async another(): Promise<LeaseStore> {
-    const store = await this.authority.open();
+    const opened = await this.authority.open();
+    const store = this.fence ? new CheckedActivations(opened, this.fence) : opened;
     this.opened.push(store);
     await store.check();
     return store;

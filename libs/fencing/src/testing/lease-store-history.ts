@@ -9,7 +9,7 @@ export interface StoreEvent {
   readonly answeredAt: number;
   /** Of a grant. */
   readonly generation?: number;
-  /** Of a grant or a renewal. */
+  /** Of a grant or a renewal, ms. */
   readonly ttlMs?: number;
 }
 
@@ -30,6 +30,10 @@ interface Hold {
  * What a history of requests that were answered breaks of the invariants that a lease store alone can break. Only what was
  * certain counts: the order of two requests is known where one was sent after the other was answered; a lease is certainly
  * held from the answer that granted it to the end of its ttl, counted from before the request, or to its release.
+ *
+ * ```ts
+ * expect(breachesOf(events)).toEqual([]);
+ * ```
  */
 export function breachesOf(events: readonly StoreEvent[]): string[] {
   return [...new Set(events.map(({ key }) => key))].flatMap((key) =>

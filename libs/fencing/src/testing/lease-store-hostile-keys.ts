@@ -3,7 +3,7 @@ import type { WakeHint } from '../core/lease-store.js';
 import { eventually } from './contract-tools.js';
 import { type StoreTest, waiter } from './lease-store-case.js';
 
-/** Keys that would break a store that builds names, patterns or statements of them without care. */
+/** Keys that would break a store that builds names, patterns or statements of them without care: `it.each(HOSTILE_KEYS)`. */
 export const HOSTILE_KEYS: readonly string[] = [
   ' spaces  inside ',
   'line\nbreak\r\n',

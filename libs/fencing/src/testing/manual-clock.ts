@@ -5,7 +5,7 @@ interface Timer {
   readonly fire: () => void;
 }
 
-/** A clock that moves only when told to. */
+/** A clock that moves only when told to: `await clock.advance(30_000)`, ms. */
 export class ManualClock implements Clock {
   private time = 0;
   private readonly timers = new Set<Timer>();

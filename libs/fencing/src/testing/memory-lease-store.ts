@@ -22,9 +22,17 @@ interface Entry {
   reservedFor?: string;
 }
 
+/** Options of `memoryLeases`. */
 export interface MemoryLeasesOptions {
+  /**
+   * The clock that leases expire by, e.g. a `ManualClock`.
+   * @default the monotonic clock of the process
+   */
   clock?: Clock;
-  /** The store's clock for generations, µs since 1970. */
+  /**
+   * The store's clock for generations, µs since 1970.
+   * @default the system's
+   */
   wallClockUs?: () => number;
 }
 
@@ -33,7 +41,7 @@ const RESERVED_MS = 100;
 
 /**
  * Leases in the memory of one process: real exclusion between the callers (and applications) that share it, nothing between
- * processes. For tests and for trying out; it is the readable model of what every store must do.
+ * processes. For tests and for trying out, by `memoryLeases()`; it is the readable model of what every store must do.
  */
 export class MemoryLeaseStore extends LeaseStore {
   readonly kind = 'memory';
@@ -242,7 +250,7 @@ function systemClockUs(): number {
   return Math.floor((performance.timeOrigin + performance.now()) * 1_000);
 }
 
-/** Leases in the memory of this process, for tests and for trying out. */
+/** Leases in the memory of this process, for tests and for trying out: `FencingModule.forRoot({ leases: memoryLeases() })`. */
 export function memoryLeases(options?: MemoryLeasesOptions): MemoryLeaseStore {
   return new MemoryLeaseStore(options);
 }

@@ -1,5 +1,5 @@
-import { FencingConfigError } from '../core/errors.js';
-import { sqlStateOf } from './driver.js';
+import { FencingConfigError } from '../../core/errors.js';
+import { sqlStateOf } from '../driver.js';
 import { ISOLATION_SQLSTATE, LEASE_SCHEMA_VERSION, type LeaseSql } from './postgres-leases-sql.js';
 
 export type Query = (text: string, values?: unknown[]) => Promise<Record<string, unknown>[]>;

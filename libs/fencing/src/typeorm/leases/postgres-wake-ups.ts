@@ -1,6 +1,6 @@
-import { type CancelTimer, systemClock } from '../core/clock.js';
-import type { WakeHint, Watch } from '../core/lease-store.js';
-import { backoff, jitter, within } from '../core/timing.js';
+import { type CancelTimer, systemClock } from '../../core/clock.js';
+import type { WakeHint, Watch } from '../../core/lease-store.js';
+import { backoff, jitter, within } from '../../core/timing.js';
 import type { PgListener } from './postgres-connections.js';
 
 /** How many hints are kept for waiters that begin to listen just after they arrived. */

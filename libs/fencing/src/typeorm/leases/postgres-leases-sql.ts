@@ -9,10 +9,14 @@
  *
  * The tables are UNLOGGED: nothing waits for the disk, and a crash of the server empties them. Like any loss of a lease store that
  * costs the running leases, and nothing else: the next generation is above all earlier ones by the clock, or by the fence's floor.
+ *
+ * Where the fence is in the same database, a request may also activate what it grants. That is a second transaction of the same
+ * request (`fencing_lease_take`): the first one has committed and let go of the buckets, so the fence's wait for the disk, or for a
+ * replica, keeps nobody else waiting; and a fence that cannot be raised at once is left to an activation of its own.
  */
 
 /** Raised with every change of the functions or tables, and compared at boot. */
-export const LEASE_SCHEMA_VERSION = 'nestjs-fencing leases 1';
+export const LEASE_SCHEMA_VERSION = 'nestjs-fencing leases 2';
 
 /** Raised where a function is called in another isolation than READ COMMITTED. */
 export const ISOLATION_SQLSTATE = 'NF002';
@@ -21,6 +25,8 @@ export const ISOLATION_SQLSTATE = 'NF002';
 const BUCKET_LOCKS = 0x6e_66_6c_73;
 /** Less than a request may take. */
 const LOCK_WITHIN_MS = 1_500;
+/** How long an activation in the request of its grant waits for the fence's row: hardly, other steps wait behind it. */
+const ACTIVATE_WITHIN_MS = 1;
 /** A row is removed this long after its end: a step that has just looked at it may still be at work. */
 const SWEEP_GRACE = `interval '1 second'`;
 
@@ -69,6 +75,7 @@ export class LeaseSql {
       this.releaseFunction,
       this.withdrawFunction,
       this.stepsFunction,
+      this.takeProcedure,
       this.renewFunction,
       this.sweepFunction,
       `COMMENT ON FUNCTION ${this.named('fencing_lease_steps')}(jsonb) IS '${LEASE_SCHEMA_VERSION}'`,
@@ -79,7 +86,7 @@ export class LeaseSql {
   get drop(): string[] {
     return [
       ...Object.entries(SIGNATURES).map(
-        ([name, types]) => `DROP FUNCTION IF EXISTS ${this.named(name)}(${types})`,
+        ([name, types]) => `DROP ROUTINE IF EXISTS ${this.named(name)}(${types})`,
       ),
       `DROP TABLE IF EXISTS ${this.counter}`,
       `DROP TABLE IF EXISTS ${this.lease}`,
@@ -111,6 +118,14 @@ export class LeaseSql {
     return `SELECT ${this.named('fencing_lease_steps')}($1::jsonb)::text AS answers`;
   }
 
+  /**
+   * The same, and grants whose step says `activate` are activated. Parameters: the steps, the fence's function that activates (its
+   * name as SQL), whether activations wait for the disk. Not inside a transaction.
+   */
+  get take(): string {
+    return `CALL ${this.named('fencing_lease_take')}($1::jsonb, $2, $3, NULL)`;
+  }
+
   /** Parameters: keys, owners, ttls in ms, buckets. Answers `answers`: a JSON array of booleans, in order. */
   get renew(): string {
     return `SELECT array_to_json(${this.named('fencing_lease_renew')}($1, $2, $3, $4))::text AS answers`;
@@ -126,6 +141,10 @@ export class LeaseSql {
     return `SELECT l.owner, l.generation::text AS generation, ${remainingMs('l.expires_at', 'clock_timestamp()')}::text AS remaining_ms
 FROM ${this.lease} l WHERE l.key = $1 AND l.owner IS NOT NULL AND l.expires_at > clock_timestamp()`;
   }
+
+  /** Which function and table of which server have these names. Parameters: signature of the function, name of the table. */
+  readonly findFence = `SELECT (SELECT d.oid::text FROM pg_database d WHERE d.datname = current_database()) AS database,
+extract(epoch FROM pg_postmaster_start_time())::text AS server, to_regprocedure($1)::oid::text AS activate, to_regclass($2)::oid::text AS fence`;
 
   // -------------------------------------------------------------------------------------------------------- functions
 
@@ -359,6 +378,41 @@ END`,
     );
   }
 
+  /**
+   * Takes steps, and activates what was granted. The answer to a grant whose fence was raised has `activated`. Whatever keeps a
+   * fence from being raised at once (its row is locked by a write of the previous owner, it is ahead, it is not there) is no error
+   * here, since the grants are committed: the activation that follows waits where it must, and says what is wrong.
+   */
+  private get takeProcedure(): string {
+    return `CREATE OR REPLACE PROCEDURE ${this.named('fencing_lease_take')}(p_steps jsonb, p_activate text, p_durable boolean, INOUT answers text)
+LANGUAGE plpgsql AS $$
+DECLARE
+  v_claim jsonb;
+  v_answers jsonb := ${this.named('fencing_lease_steps')}(p_steps);
+  v_ahead bigint;
+BEGIN
+  -- Without a wait for the disk, and the locks of the buckets go.
+  COMMIT;
+  FOR i IN 0 .. jsonb_array_length(p_steps) - 1 LOOP
+    -- Whom the step may have granted the key.
+    v_claim := coalesce(p_steps->i->'next', p_steps->i);
+    IF v_claim->'activate' = 'true' AND v_answers->i ? 'generation' THEN
+      BEGIN
+        EXECUTE format('SELECT %s($1, $2, $3, ${ACTIVATE_WITHIN_MS}, $4)', p_activate) INTO STRICT v_ahead
+          USING p_steps->i->>'key', (v_answers->i->>'generation')::bigint, v_claim->>'owner', p_durable;
+        IF v_ahead IS NULL THEN
+          v_answers := jsonb_set(v_answers, ARRAY[i::text, 'activated'], 'true');
+        END IF;
+      EXCEPTION WHEN OTHERS THEN
+        NULL;
+      END;
+    END IF;
+  END LOOP;
+  answers := v_answers::text;
+END
+$$`;
+  }
+
   /** Renews for owners that still hold. Never creates a row. */
   private get renewFunction(): string {
     return this.fn(
@@ -416,6 +470,7 @@ $$`;
 const SIGNATURES = {
   fencing_lease_sweep: 'integer',
   fencing_lease_renew: 'text[], text[], float8[], integer[]',
+  fencing_lease_take: 'jsonb, text, boolean, text',
   fencing_lease_steps: 'jsonb',
   fencing_lease_withdraw: 'jsonb',
   fencing_lease_release: 'jsonb',

@@ -1,7 +1,7 @@
 import type { DataSource } from 'typeorm';
-import { systemClock } from '../core/clock.js';
-import { FencingConfigError } from '../core/errors.js';
-import { within } from '../core/timing.js';
+import { systemClock } from '../../core/clock.js';
+import { FencingConfigError } from '../../core/errors.js';
+import { within } from '../../core/timing.js';
 
 /** The part of a `pg` pool that the lease store uses. */
 export interface PgPool {
@@ -44,6 +44,11 @@ export class PostgresConnections {
 
   /** @param target a DataSource, initialised before the first use, or the URL of a server */
   constructor(private readonly target: DataSource | string) {}
+
+  /** Whose settings they have; none where they have a URL of their own. */
+  get dataSource(): DataSource | undefined {
+    return typeof this.target === 'string' ? undefined : this.target;
+  }
 
   async query(text: string, values?: unknown[]): Promise<Record<string, unknown>[]> {
     const { pool } = await this.open();

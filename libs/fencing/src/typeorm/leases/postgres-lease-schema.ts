@@ -24,7 +24,7 @@ export class CreateFencingLeases1764000000010 implements MigrationInterface {
 /** For `migrations: [...fencingMigrations, ...fencingLeaseMigrations, …]` where leases are kept by `postgresLeases`. */
 export const fencingLeaseMigrations: (new () => MigrationInterface)[] = [CreateFencingLeases1764000000010];
 
-/** The same for a schema of its own, as `postgresLeases({ schema })` names it. The schema must exist. */
+/** The same for a schema of its own, as `postgresLeases({ schema })` names it: `fencingLeaseMigrationsIn('locks')`. The schema must exist. */
 export function fencingLeaseMigrationsIn(schema: string): (new () => MigrationInterface)[] {
   return [
     class extends CreateFencingLeases1764000000010 {

@@ -1,15 +1,19 @@
 import { DataSource } from 'typeorm';
-import { FencingConfigError } from '../core/errors.js';
-import { checkChoice, checkMs, checkNames, show } from '../core/options.js';
-import type { LeaseStoreSource } from '../core/sources.js';
+import { FencingConfigError } from '../../core/errors.js';
+import { checkChoice, checkMs, checkNames, show } from '../../core/options.js';
+import type { LeaseStoreSource } from '../../core/sources.js';
 import { PostgresConnections } from './postgres-connections.js';
 import { PostgresLeaseStore } from './postgres-lease-store.js';
 import { LeaseSql } from './postgres-leases-sql.js';
 
+/** Options of `postgresLeases`. */
 export interface PostgresLeasesOptions {
-  /** The DataSource, or the name that it has in `TypeOrmModule.forRoot({ name })`. @default the default DataSource of @nestjs/typeorm */
+  /** The DataSource, or the name that it has in `TypeOrmModule.forRoot({ name })`. @default the default one of `@nestjs/typeorm` */
   dataSource?: DataSource | string;
-  /** Instead of a DataSource: `postgres://[user:password@]host[:port]/database`. Needs the package `pg`. */
+  /**
+   * Instead of a DataSource: `postgres://[user:password@]host[:port]/database`. Needs the package `pg`.
+   * @default the server of the DataSource
+   */
   url?: string;
   /** The schema of the tables of `fencingLeaseMigrations`. @default the DataSource's own */
   schema?: string;
@@ -30,9 +34,12 @@ const OPTIONS = ['dataSource', 'url', 'schema', 'hints', 'pollMs', 'ensureSchema
 
 /**
  * Leases in PostgreSQL 12 or newer, without a Redis: in the database of a TypeORM DataSource (without an argument: of the default
- * one of @nestjs/typeorm) or of a URL. The package opens connections of its own, two for requests and one to listen, and closes
+ * one of `@nestjs/typeorm`) or of a URL. The package opens connections of its own, two for requests and one to listen, and closes
  * them with the application.
  *
+ * ```ts
+ * FencingModule.forRoot({ leases: postgresLeases(), fence: typeOrmFence() })
+ * ```
  * @throws FencingConfigError where an option is wrong
  */
 export function postgresLeases(

@@ -1,5 +1,5 @@
-import { bucketOf } from '../core/buckets.js';
-import { FencingConfigError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
+import { bucketOf } from '../../core/buckets.js';
+import { FencingConfigError, GenerationsExhaustedError, StoreUnavailableError } from '../../core/errors.js';
 import {
   type AcquireAnswer,
   type AcquireRequest,
@@ -11,9 +11,11 @@ import {
   type StoreFinding,
   type WakeHint,
   type Watch,
-} from '../core/lease-store.js';
-import { sqlStateOf } from './driver.js';
+} from '../../core/lease-store.js';
+import type { Fence } from '../../core/fence.js';
+import { sqlStateOf } from '../driver.js';
 import type { PostgresConnections } from './postgres-connections.js';
+import { type JoinedActivation, JoinedFence } from './postgres-joined-fence.js';
 import { checkLeaseSchema, ensureLeaseSchema, leaseSetupError } from './postgres-lease-setup.js';
 import type { LeaseSql } from './postgres-leases-sql.js';
 import { type LeaseStep, PostgresStepSender } from './postgres-step-sender.js';
@@ -39,6 +41,7 @@ const PASSING = /^(08\w{3}|53\w{3}|57P0\d|57014|40\w{3}|25006|0A000|55\w{3}|XX\w
 export class PostgresLeaseStore extends LeaseStore {
   readonly kind = 'postgres';
   private readonly sender: PostgresStepSender;
+  private readonly joined: JoinedFence;
   private readonly wakeUps: ListeningWakeUps | PollingWakeUps;
   private readonly channel: string;
   private readonly keepMs: number;
@@ -62,6 +65,13 @@ export class PostgresLeaseStore extends LeaseStore {
         ? new PollingWakeUps(pollMs)
         : new ListeningWakeUps(this.channel, () => connections.listener());
     this.sender = new PostgresStepSender((steps) => this.send(steps));
+    this.joined = new JoinedFence(connections.dataSource, sql, (text, values) =>
+      connections.query(text, values),
+    );
+  }
+
+  override joinFence(fence: Fence): void {
+    this.joined.join(fence);
   }
 
   async check(): Promise<StoreFinding[]> {
@@ -69,6 +79,7 @@ export class PostgresLeaseStore extends LeaseStore {
     try {
       if (this.settings.ensureSchema) await ensureLeaseSchema(query, this.sql);
       await checkLeaseSchema(query, this.sql);
+      await this.joined.look();
       const heard = await this.wakeUps.hears((payload) =>
         query('SELECT pg_notify($1, $2)', [this.channel, payload]),
       );
@@ -79,21 +90,23 @@ export class PostgresLeaseStore extends LeaseStore {
     }
   }
 
-  async acquire({ key, owner, ttlMs, floor, waiter }: AcquireRequest): Promise<AcquireAnswer> {
-    const answer = await this.step<{ generation?: number; busyMs: number; exhausted?: true }>(
-      'acquire',
-      key,
-      {
-        owner,
-        ttlMs,
-        floor,
-        waiter: waiter?.id,
-        forMs: waiter?.forMs,
-      },
-    );
-    if (answer.exhausted) throw new GenerationsExhaustedError(key);
-    if (answer.generation === undefined) return { granted: false, remainingMs: answer.busyMs };
-    return { granted: true, generation: answer.generation };
+  async acquire({ key, owner, ttlMs, floor, waiter, activate }: AcquireRequest): Promise<AcquireAnswer> {
+    const { generation, activated, busyMs, exhausted } = await this.step<{
+      generation?: number;
+      activated?: true;
+      busyMs: number;
+      exhausted?: true;
+    }>('acquire', key, {
+      owner,
+      ttlMs,
+      floor,
+      waiter: waiter?.id,
+      forMs: waiter?.forMs,
+      activate: activate || undefined,
+    });
+    if (exhausted) throw new GenerationsExhaustedError(key);
+    if (generation === undefined) return { granted: false, remainingMs: busyMs };
+    return { granted: true, generation, ...(activated && { activated }) };
   }
 
   async renew(requests: readonly RenewRequest[]): Promise<boolean[]> {
@@ -119,13 +132,16 @@ export class PostgresLeaseStore extends LeaseStore {
       waiter: successor.waiterId,
       forMs: successor.forMs,
       mayOvertake: successor.mayOvertake,
+      activate: successor.activate || undefined,
     };
-    const { held, generation, waitMs } = await this.step<{
+    const { held, generation, activated, waitMs } = await this.step<{
       held: boolean;
       generation?: number;
+      activated?: true;
       waitMs?: number;
     }>('release', key, { owner, holdMs: holdMs ? Math.ceil(holdMs) : undefined, channel, keepMs, next });
-    if (generation !== undefined) return { held: true, successor: { generation } };
+    if (generation !== undefined)
+      return { held: true, successor: { generation, ...(activated && { activated }) } };
     if (waitMs !== undefined) return { held: true, successor: { waitMs } };
     return { held };
   }
@@ -167,9 +183,22 @@ export class PostgresLeaseStore extends LeaseStore {
   }
 
   private async send(steps: readonly LeaseStep[]): Promise<unknown[]> {
-    const answers = answersOf(await this.connections.query(this.sql.steps, [JSON.stringify(steps)]));
+    const activation = steps.some(activates) ? this.joined.activation : undefined;
+    const asked = JSON.stringify(steps);
+    const answers = answersOf(
+      await (activation ? this.take(asked, activation) : this.connections.query(this.sql.steps, [asked])),
+    );
     if (performance.now() >= this.sweepAt) this.sweep();
     return answers;
+  }
+
+  private async take(steps: string, { function: activate, durable }: JoinedActivation) {
+    try {
+      return await this.connections.query(this.sql.take, [steps, activate, durable]);
+    } catch (error) {
+      this.joined.rest();
+      throw error;
+    }
   }
 
   private sweep(): void {
@@ -191,6 +220,10 @@ const DEAF: StoreFinding = {
     'A caller that waits for a key of another process looks again after two seconds instead of being woken.',
   fix: "Behind PgBouncer in transaction mode give postgresLeases { url } of the server itself, or { hints: 'poll' } in every process.",
 };
+
+function activates({ activate, next }: LeaseStep): boolean {
+  return (activate ?? (next as { activate?: unknown } | undefined)?.activate) === true;
+}
 
 /** As text, so that it does not depend on the application's type parsers. */
 function answersOf([row]: Record<string, unknown>[]): unknown[] {
