@@ -218,6 +218,23 @@ describe('the DataSource', () => {
     await dataSource.destroy();
   });
 
+  /** Query runners of a class of their own, one of whose methods notes something more. */
+  const changeTransactions = (
+    { driver }: DataSource,
+    method: 'startTransaction' | 'commitTransaction',
+    notes: object,
+  ) => {
+    const create = driver.createQueryRunner.bind(driver);
+    driver.createQueryRunner = (mode) => {
+      const runner = create(mode);
+      const original = runner[method].bind(runner);
+      const proto = Object.create(Object.getPrototypeOf(runner) as object, {
+        [method]: { value: () => original().then(() => Object.assign(runner, notes)) },
+      }) as object;
+      return Object.setPrototypeOf(runner, proto) as typeof runner;
+    };
+  };
+
   it.each([
     ['dataSource.query', (dataSource: DataSource) => Object.assign(dataSource, { query: async () => [] })],
     ['manager.query', ({ manager }: DataSource) => Object.assign(manager, { query: async () => [] })],
@@ -238,6 +255,14 @@ describe('the DataSource', () => {
         driver.createQueryRunner = (mode) =>
           Object.assign(create(mode), { releasePostgresConnection: undefined });
       },
+    ],
+    [
+      'QueryRunner.startTransaction',
+      (dataSource: DataSource) => changeTransactions(dataSource, 'startTransaction', { mode: 'serial' }),
+    ],
+    [
+      'QueryRunner.commitTransaction',
+      (dataSource: DataSource) => changeTransactions(dataSource, 'commitTransaction', { commits: 1 }),
     ],
   ])('of a TypeORM that works differently in %s stops the boot, and it is named', async (name, change) => {
     const dataSource = await open();

@@ -127,7 +127,7 @@ describe('the tables of the fence', () => {
     await bare.dataSource.query(`COMMENT ON PROCEDURE fencing_guard IS 'nestjs-fencing schema 0'`);
     const old = await unchecked();
     await expect(old.fence.check()).rejects.toThrow(
-      /'nestjs-fencing schema 0'.*needs 'nestjs-fencing schema 2'.*fencingMigrations/,
+      /'nestjs-fencing schema 0'.*needs 'nestjs-fencing schema 3'.*fencingMigrations/,
     );
   });
 
@@ -169,7 +169,7 @@ describe('the tables of the fence', () => {
       `CREATE OR REPLACE PROCEDURE fencing_guard(p_key text, p_generation bigint, p_owner text, p_idle_ms integer, p_generations text)
        LANGUAGE sql AS ''`,
     );
-    await bare.dataSource.query(`COMMENT ON PROCEDURE fencing_guard IS 'nestjs-fencing schema 2'`);
+    await bare.dataSource.query(`COMMENT ON PROCEDURE fencing_guard IS 'nestjs-fencing schema 3'`);
     await expect((await unchecked()).fence.check()).rejects.toThrow(/let a grant pass that nobody has/);
   });
 });

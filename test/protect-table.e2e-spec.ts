@@ -273,7 +273,7 @@ describe('protectTable', () => {
       await sql('CREATE TABLE report (id text, generation bigint)');
       await protect('report', { fencingSchema: 'fences' });
       await withRunner((runner) => new Migration!().down(runner));
-      await expect(sql(`INSERT INTO report VALUES ('a')`)).rejects.toMatchObject({ code: '42883' });
+      await expect(sql(`INSERT INTO report VALUES ('a')`)).rejects.toMatchObject({ code: '42P01' });
     });
   });
 

@@ -1,8 +1,9 @@
 import { randomUUID } from 'node:crypto';
 import { type Grant, RowProtectedError, StaleGenerationError, WriteRolledBackError } from 'nestjs-fencing';
-import { protectTable } from 'nestjs-fencing/typeorm';
+import { fencingMigrationsIn, protectTable } from 'nestjs-fencing/typeorm';
 import type { EntityManager } from 'typeorm';
 import { Authority, BareFence, newGrant, successorOf, waitsForLock } from './support/bare-fence.js';
+import { startFencedApp } from './support/fenced-app.js';
 import { freshDatabase } from './support/postgres-server.js';
 import { psql, psqlPath } from './support/psql.js';
 
@@ -300,8 +301,11 @@ describe('the triggers of protectTable', () => {
     it('ends with it: the next one on the same connection has none', async () => {
       const single = await BareFence.open({ url: database.url, poolSize: 1, check: false });
       try {
-        await single.write(grant, (manager) => manager.query(WRITES.UPDATE!(id)));
-        await expect(single.dataSource.query(WRITES.UPDATE!(id))).rejects.toMatchObject({ code: 'NF002' });
+        const write = () => single.write(grant, (manager) => manager.query(WRITES.UPDATE!(id)));
+        for (const transaction of [write, () => single.dataSource.transaction(write)]) {
+          await transaction();
+          await expect(single.dataSource.query(WRITES.UPDATE!(id))).rejects.toMatchObject({ code: 'NF002' });
+        }
         // Nor is a second connection needed anywhere (field report 12).
         await single.write(grant, (manager) => manager.query(WRITES.INSERT!(id)));
       } finally {
@@ -337,6 +341,64 @@ describe('the triggers of protectTable', () => {
       expect(await rows()).toEqual(asSeeded);
     });
 
+    const setting = async (manager: EntityManager) => {
+      const [row] = await manager.query<{ text: string }[]>(
+        `SELECT current_setting('fencing.generations') AS text`,
+      );
+      return row!.text;
+    };
+
+    it('is held against the fence where it is left over from the guard of another transaction', async () => {
+      const { result: leftOver } = await bare.write(grant, setting);
+      await bare.activate(successorOf(grant));
+      for (const statement of Object.values(WRITES)) {
+        const stale = await refusal(rawly((manager) => manager.query(statement(id)), posing(leftOver)));
+        expect(stale).toMatchObject({ code: 'NF001', driverError: { detail: '8' } });
+      }
+      expect(await rows()).toEqual(asSeeded);
+    });
+
+    it('counts for one row like for many, also of keys with blanks, and not for a key that begins with it', async () => {
+      const blank = newGrant(5, `report:a%20b`);
+      await raw.dataSource.query(`INSERT INTO customer VALUES ('a b'), ('a b c'), ('a')`);
+      await bare.activate(blank);
+      await bare.write(blank, async (manager) => {
+        for (const name of ['INSERT', 'UPDATE of many rows']) await manager.query(WRITES[name]!('a b'));
+      });
+      for (const other of ['a b c', 'a'])
+        await expect(
+          bare.write(blank, (manager) => manager.query(WRITES.INSERT!(other))),
+        ).rejects.toBeInstanceOf(RowProtectedError);
+      expect(
+        await raw.dataSource.query('SELECT DISTINCT generation FROM report WHERE generation = 5'),
+      ).toEqual([{ generation: '5' }]);
+    });
+
+    it('of one fence does not count at a table that another fence protects', async () => {
+      const own = await freshDatabase();
+      const open = await BareFence.open({ url: own.url });
+      let others: BareFence | undefined;
+      try {
+        await open.dataSource.query('CREATE SCHEMA others');
+        await open.dataSource.query('CREATE TABLE report (id text PRIMARY KEY, generation bigint)');
+        const runner = open.dataSource.createQueryRunner();
+        for (const Migration of fencingMigrationsIn('others')) await new Migration().up(runner);
+        await protectTable(runner, 'report', { key: 'report:{id}', fencingSchema: 'others' });
+        await runner.release();
+        others = await BareFence.open({ url: own.url, fence: { schema: 'others' } });
+        const [here, there] = [newGrant(5, 'report:a'), newGrant(9, 'report:a')];
+        await open.activate(here);
+        await others.activate(there);
+        const put = (manager: EntityManager) => manager.query(`INSERT INTO report VALUES ('a')`);
+        await expect(open.write(here, put)).rejects.toMatchObject({ currentGeneration: 9 });
+        await others.write(there, put);
+        expect(await open.dataSource.query('SELECT * FROM report')).toEqual([{ id: 'a', generation: '9' }]);
+      } finally {
+        await Promise.all([open.close(), others?.close()]);
+        await own.drop();
+      }
+    });
+
     it('keeps a newer owner’s activation waiting for a row that was written, as the guard does', async () => {
       const waiting = await BareFence.open({ url: database.url, name: `waits-${id}`, check: false });
       const runner = raw.dataSource.createQueryRunner();
@@ -369,7 +431,7 @@ describe('the triggers of protectTable', () => {
         await open.activate(next);
         await open.dataSource.query(
           `CREATE OR REPLACE PROCEDURE fencing_guard(p_key text, p_generation bigint, p_owner text, p_idle_ms integer, p_generations text)
-         LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('fencing.generations', p_generations, true); END $$`,
+         LANGUAGE plpgsql AS $$ BEGIN PERFORM set_config('fencing.generations', json_build_object(p_key, p_generation)::text, true); END $$`,
         );
         await open.dataSource.query(`CREATE TABLE plain (id text)`);
         const late = (statement: string) => open.write(old, (manager) => manager.query(statement));
@@ -383,6 +445,27 @@ describe('the triggers of protectTable', () => {
         await own.drop();
       }
     });
+  });
+
+  it('a row that is ahead of its lease heals: one call is stale, and the next grant is above it', async () => {
+    const app = await startFencedApp({ databaseUrl: database.url });
+    try {
+      const ahead = (Date.now() + 3_600_000) * 1_000;
+      await rawly(
+        (manager) => manager.query('UPDATE report SET generation = $1 WHERE customer_id = $2', [ahead, id]),
+        `SET LOCAL fencing.bypass = 'a row that is ahead'`,
+      );
+      const write = () =>
+        app.fencing.run(grant.key, {}, async (lease) => {
+          await app.fencing.write({}, () => app.dataSource.query(WRITES.UPDATE!(id)));
+          return lease.generation;
+        });
+      await expect(write()).rejects.toMatchObject({ code: 'STALE_GENERATION', currentGeneration: ahead });
+      expect(await write()).toBeGreaterThan(ahead);
+      expect((await rows())[0]).toMatchObject({ text: 'raw' });
+    } finally {
+      await app.close();
+    }
   });
 
   describe('several leases in one transaction', () => {
@@ -399,11 +482,19 @@ describe('the triggers of protectTable', () => {
     });
     const otherId = () => other.key.slice('report:'.length);
 
-    it('each row is stamped with the generation of its own key', async () => {
-      await bare.write(both, async (manager) => {
-        await manager.query(WRITES['UPDATE of many rows']!(id));
-        await manager.query(WRITES['INSERT of many rows']!(otherId()));
-      });
+    it.each([
+      ['', <T>(write: () => Promise<T>) => write()],
+      [
+        ', in a transaction of the application too',
+        <T>(write: () => Promise<T>) => bare.dataSource.transaction(write),
+      ],
+    ])('each row is stamped with the generation of its own key%s', async (_, around) => {
+      await around(() =>
+        bare.write(both, async (manager) => {
+          await manager.query(WRITES['UPDATE of many rows']!(id));
+          await manager.query(WRITES['INSERT of many rows']!(otherId()));
+        }),
+      );
       const stamps = await raw.dataSource.query(
         'SELECT DISTINCT customer_id, generation FROM report WHERE customer_id IN ($1, $2) ORDER BY generation',
         [id, otherId()],
@@ -564,6 +655,14 @@ describe('the triggers of protectTable', () => {
 
     it('a session that claims the generation that the fence names passes for its owner', async () => {
       await rawly((manager) => manager.query(update()), posing({ [grant.key]: grant.generation }));
+      expect((await rows())[0]).toMatchObject({ text: 'raw', generation: '7' });
+    });
+
+    it('a session that makes up the mark that the guard leaves in its transaction', async () => {
+      await rawly(
+        (manager) => manager.query(update()),
+        `SELECT set_config('fencing.generations', concat_ws(' ', txid_current() || '.' || 'fencing_fence'::regclass::oid, 7, '${grant.key}'), true)`,
+      );
       expect((await rows())[0]).toMatchObject({ text: 'raw', generation: '7' });
     });
 

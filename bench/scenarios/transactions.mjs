@@ -188,7 +188,7 @@ function guardAlone(id, { fsync, connections }) {
       };
       const guards = leases.map(
         ({ key, owner, generation }) =>
-          `START TRANSACTION; CALL fencing_guard('${key}', ${generation}, '${owner}', 50000, '{"${key}": ${generation}}')`,
+          `START TRANSACTION; CALL fencing_guard('${key}', ${generation}, '${owner}', 50000, NULL)`,
       );
       return [
         { name: 'guarded', under: alone, write: transaction((id) => guards[id - 1] ?? '') },

@@ -3,6 +3,11 @@
 const typeorm = 'libs/fencing/src/typeorm/';
 const sql = `${typeorm}sql.ts`;
 const transaction = `${typeorm}guarded-transaction.ts`;
+const connection = `${typeorm}transaction-connection.ts`;
+const message = `${typeorm}guard-message.ts`;
+const quiet = `${typeorm}quiet-transaction.ts`;
+const writes = `${typeorm}guarded-writes.ts`;
+const receiptSql = `${typeorm}sql/receipts.ts`;
 const statements = `${typeorm}statements.ts`;
 const fence = `${typeorm}typeorm-fence.ts`;
 const routing = `${typeorm}routing.ts`;
@@ -46,6 +51,14 @@ export default [
     from: `for (const lease of leases) lease.lose('unsettled');`,
     to: `void leases;`,
     test: 'core/fenced-writes',
+  },
+  {
+    invariant: 'I7: a row that is ahead of its lease heals',
+    file: 'libs/fencing/src/core/fenced-writes.ts',
+    from: `await this.keeper.raise(lease, currentGeneration);`,
+    to: `void bodyBegan;`,
+    test: 'protected-tables',
+    title: 'ahead of its lease heals',
   },
   // ------------------------------------------------------------------------------------------------------- activation
   {
@@ -161,49 +174,49 @@ export default [
   },
   {
     invariant: 'every one of several keys is guarded',
-    file: transaction,
-    from: `const guards = grants.map(`,
-    to: `const guards = this.authority.grants.slice(0, 1).map(`,
+    file: message,
+    from: `for (const { key, generation, owner } of grants) {`,
+    to: `for (const { key, generation, owner } of grants.slice(0, 1)) {`,
     ...guard('one of several keys is stale'),
   },
   {
     invariant: 'a refusal of several keys says which',
-    file: transaction,
-    from: `this.authority.grants.find(({ owner }) => owner === column) ?? this.authority.grants[0]!`,
-    to: `this.authority.grants[0]!`,
+    file: message,
+    from: `grants.find(({ owner }) => owner === column) ?? grants[0]!`,
+    to: `grants[0]!`,
     ...guard('one of several keys is stale'),
   },
   {
     invariant: 'values of the guard are escaped',
-    file: transaction,
-    from: `key: client.escapeLiteral(key),`,
-    to: `key: \`'\${key}'\`,`,
+    file: message,
+    from: `SPECIAL.test(text) ? client.escapeLiteral(text) : \`'\${text}'\``,
+    to: `\`'\${text}'\``,
     ...guard('the key'),
   },
   {
     invariant: 'a fenced write runs in the isolation level that it asks for',
-    file: transaction,
-    from: `level ? \` ISOLATION LEVEL \${level}\` : ''`,
-    to: `''`,
+    file: message,
+    from: `isolation ? \`START TRANSACTION ISOLATION LEVEL \${isolation}\` : 'START TRANSACTION'`,
+    to: `'START TRANSACTION'`,
     ...guard('which is what the body runs in'),
   },
   {
     invariant: 'a serialization failure of the guard is tried again before the body',
-    file: fence,
+    file: writes,
     from: `beforeBody++ >= RETRIES_BEFORE_BODY`,
     to: `beforeBody++ >= 0`,
     ...guard('and refuses when it is committed'),
   },
   {
     invariant: 'the body is run again only as often as retries says',
-    file: fence,
+    file: writes,
     from: `attempt++ >= request.retries`,
     to: `attempt++ >= 3`,
     ...boundaries('without retries'),
   },
   {
     invariant: 'the body is run again after a serialization failure',
-    file: fence,
+    file: writes,
     from: `attempt++ >= request.retries`,
     to: `true`,
     ...boundaries('as often as'),
@@ -222,21 +235,43 @@ export default [
     to: `if (false) {`,
     ...orm('begins transactions differently'),
   },
+  {
+    invariant:
+      'a transaction whose BEGIN or guard has failed is rolled back before its connection is given back',
+    file: transaction,
+    from: `Object.assign(this.runner, BEGUN);`,
+    to: ``,
+    ...boundaries('without retries|as often as'),
+  },
+  {
+    invariant: 'subscribers of the application hear of a fenced write that begins and commits',
+    file: quiet,
+    from: `dataSourceOf(runner)?.subscribers.length !== 0 ||`,
+    to: `false ||`,
+    ...orm('hear the write inside'),
+  },
+  {
+    invariant: 'a TypeORM that notes something else of a transaction stops the boot',
+    file: quiet,
+    from: `.filter(([name, value]) => old[name] !== value)`,
+    to: `.filter(([name, value]) => name in ENDED && old[name] !== value)`,
+    ...orm('works differently'),
+  },
 
   // -------------------------------------------------------------------------- nothing gets out of the transaction
   {
     invariant: 'nothing is sent after COMMIT or ROLLBACK went out',
-    file: transaction,
-    from: `this.isOver || this.statements.isSealed`,
-    to: `this.isOver`,
+    file: statements,
+    from: `if (this.isSealed) throw this.tooLate();`,
+    to: ``,
     ...boundaries('lets nothing out'),
   },
   {
     invariant: 'ROLLBACK seals the transaction',
     file: transaction,
-    from: `if (this.phase === 'rolling back' && text === 'ROLLBACK') {
-        await this.statements.seal();`,
-    to: `if (this.phase === 'rolling back' && text === 'ROLLBACK') {`,
+    from: `await this.statements.seal();
+    return send('ROLLBACK');`,
+    to: `return send('ROLLBACK');`,
     ...boundaries('Promise.all'),
   },
   {
@@ -248,14 +283,14 @@ export default [
   },
   {
     invariant: 'a transaction that was ended behind its back is noticed',
-    file: transaction,
-    from: `if (this.client!.getTransactionStatus?.() !== 'I') return;`,
+    file: statements,
+    from: `if (client.getTransactionStatus?.() !== 'I') return;`,
     to: `return;`,
     ...boundaries('behind its back'),
   },
   {
     invariant: 'no statement of the body ends the transaction',
-    file: transaction,
+    file: statements,
     from: `if (controlsTransaction(text)) {`,
     to: `if (/^commit/i.test(text)) {`,
     ...boundaries('hidden behind the first'),
@@ -292,7 +327,7 @@ export default [
   // -------------------------------------------------------------------------------------------- tied to the lease
   {
     invariant: 'a lease that has ended takes no connection',
-    file: fence,
+    file: writes,
     from: `const reason = request.authority.ended();
       if (reason) throw reason;`,
     to: ``,
@@ -301,37 +336,37 @@ export default [
   {
     invariant: 'the wait for a connection ends with the lease',
     file: transaction,
-    from: `return await Promise.race([work, ended]);`,
-    to: `return await work;`,
+    from: `this.stopWaiting?.(reason);`,
+    to: ``,
     ...leaseEnd('waits for a connection'),
   },
   {
     invariant: 'the clock is looked at when the connection comes',
     file: transaction,
-    from: `const reason = this.authority.ended() ?? this.endReason;
+    from: `const reason = this.authority.ended() ?? this.statements.endReason;
     if (reason) throw reason;
-    this.attach`,
-    to: `this.attach`,
+    this.stops.push(gateRunner`,
+    to: `this.stops.push(gateRunner`,
     ...leaseEnd('is over when the connection comes'),
   },
   {
     invariant: 'an open transaction ends with its lease',
     file: transaction,
-    from: `if (this.client) void this.throwAway(reason);`,
+    from: `if (this.connection) void this.throwAway(reason);`,
     to: ``,
     ...leaseEnd('need not wait for the body'),
   },
   {
     invariant: 'a statement whose client is gone ends soon',
     file: sql,
-    from: `PERFORM set_config('client_connection_check_interval', '\${CONNECTION_CHECK_MS}', true);`,
-    to: `NULL;`,
+    from: `THEN set_config('client_connection_check_interval', '\${CONNECTION_CHECK_MS}', true) END`,
+    to: `THEN NULL END`,
     ...leaseEnd('runs on and on'),
   },
   {
     invariant: 'a transaction is not committed once its lease has ended',
     file: transaction,
-    from: `const reason = this.authority.ended() ?? this.endReason;
+    from: `const reason = this.authority.ended() ?? this.statements.endReason;
     if (reason) throw reason;
     if (this.runner`,
     to: `if (this.runner`,
@@ -362,15 +397,15 @@ export default [
     invariant: 'a transaction leaves no listener behind',
     file: transaction,
     from: `this.stopAll();
-    await this.runner.release();`,
-    to: `await this.runner.release();`,
+    if (this.phase !== 'committed')`,
+    to: `if (this.phase !== 'committed')`,
     ...leaseEnd('no listener behind'),
   },
 
   // ------------------------------------------------------------------------------------------------------- operations
   {
     invariant: 'I10: the receipt is claimed before the effect',
-    file: sql,
+    file: receiptSql,
     from: `ON CONFLICT (id) DO NOTHING RETURNING xmin::text AS transaction`,
     to: `ON CONFLICT (id) DO UPDATE SET owner = excluded.owner RETURNING xmin::text AS transaction`,
     ...operations('I10'),
@@ -443,14 +478,14 @@ export default [
   },
   {
     invariant: 'each write in a transaction of the application is guarded anew',
-    file: fence,
+    file: writes,
     from: `await transaction.guardInside();`,
     to: `if (!known) await transaction.guardInside();`,
     ...callers('guarded anew'),
   },
   {
     invariant: 'nothing piles up on the connection of a transaction of the application',
-    file: fence,
+    file: writes,
     from: `const known = guarded.find((other) => !other.isOver && other.guards(authority.grants));`,
     to: `const known = undefined as GuardedTransaction | undefined;`,
     ...callers('nothing piles up'),
@@ -458,29 +493,29 @@ export default [
   {
     invariant: 'no 25P02 reaches the caller',
     file: statements,
-    from: `if (sqlStateOf(error) === '25P02') {`,
-    to: `if (false) {`,
+    from: `sqlStateOf(error) === '25P02'`,
+    to: `sqlStateOf(error) === ''`,
     ...callers('25P02'),
   },
   {
     invariant: 'a lease that is not the one of the transaction may not write in it',
-    file: fence,
+    file: writes,
     from: `if (!transaction.guards(authority.grants)) throw new LeaseOrderError(authority.grants[0]!.key);`,
     to: ``,
     ...callers('not the one of the transaction'),
   },
   {
     invariant: 'an isolation level that the transaction of the application does not have is refused',
-    file: fence,
+    file: writes,
     from: `if (actual === isolation) return;`,
     to: `if (actual) return;`,
     ...callers('refuses to ask for another'),
   },
   {
     invariant: 'field report 12: a fenced write inside a fenced write takes no connection',
-    file: fence,
-    from: `if (surrounding instanceof GuardedTransaction && !surrounding.isOver)`,
-    to: `if (surrounding instanceof GuardedTransaction && surrounding.isOver)`,
+    file: writes,
+    from: `if (surrounding instanceof GuardedTransaction) return this.join(surrounding, request);`,
+    to: ``,
     test: 'database-pool',
     title: 'never two at a time',
   },
@@ -488,28 +523,28 @@ export default [
   // ----------------------------------------------------------------------------------------------- faults of the database
   {
     invariant: 'COMMIT that is answered with ROLLBACK is no commit',
-    file: transaction,
-    from: `if (command !== 'COMMIT') {`,
-    to: `if (false) {`,
+    file: connection,
+    from: `command === 'COMMIT' ? COMMITTED : ROLLED_BACK`,
+    to: `command ? COMMITTED : ROLLED_BACK`,
     ...faults('answered with ROLLBACK'),
   },
   {
     invariant: 'a commit whose answer is lost is unknown, not failed',
-    file: transaction,
-    from: `if (!(await this.wasRefused(client, error))) {`,
-    to: `if (false) {`,
+    file: connection,
+    from: `(await this.wasRefused(error)) ? 'refused' : 'unknown'`,
+    to: `(await this.wasRefused(error)) || error ? 'refused' : 'unknown'`,
     ...faults('whose answer is lost, without an operation id: unknown'),
   },
   {
     invariant: 'an error in answer to COMMIT is a refusal in every language of the server',
-    file: transaction,
+    file: connection,
     from: `if (state === undefined || state === '25P03') return state === '25P03';`,
     to: `if ((error as { severity?: string }).severity !== 'ERROR') return state === '25P03';`,
     test: 'typeorm/guarded-transaction',
   },
   {
     invariant: 'a crash in answer to COMMIT leaves it unknown',
-    file: transaction,
+    file: connection,
     from: `() => true,
       () => false,`,
     to: `() => true,
@@ -518,23 +553,23 @@ export default [
   },
   {
     invariant: 'no COMMIT is sent on a connection that broke',
-    file: transaction,
-    from: `if (isConnectionLoss(failure)) throw failure;`,
+    file: statements,
+    from: `if (isConnectionLoss(this.failure)) throw this.failure;`,
     to: ``,
     ...faults('which the body swallows'),
   },
   {
     invariant: 'the cause that the server gave is not hidden behind "already released"',
-    file: transaction,
-    from: `this.connectionError ??= error;`,
+    file: connection,
+    from: `this.error ??= error;`,
     to: `void error;`,
     ...faults('idle_in_transaction'),
   },
   {
     invariant: 'no connection is unavailable, with its cause',
     file: transaction,
-    from: `if (!this.client || (!this.opened`,
-    to: `if ((!this.opened`,
+    from: `if (!this.connection || (!this.statements.isOpen`,
+    to: `if ((!this.statements.isOpen`,
     ...faults('no server at all'),
   },
   {
@@ -548,21 +583,21 @@ export default [
   // -------------------------------------------------------------------------------------------------- unknown commits
   {
     invariant: 'I4: a lost commit is looked for only once its transaction has ended',
-    file: sql,
-    from: '`INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES (${id}, ${key}, ${generation}, ${owner}, ${fingerprint}) ON CONFLICT (id) DO NOTHING RETURNING id`,',
-    to: '`SELECT 1 WHERE NOT EXISTS (SELECT FROM ${this.operation} WHERE id = ${id})`,',
+    file: receiptSql,
+    from: '`INSERT INTO ${this.table} (id, key, generation, owner, fingerprint) VALUES (${id}, ${key}, ${generation}, ${owner}, ${fingerprint}) ON CONFLICT (id) DO NOTHING RETURNING id`,',
+    to: '`SELECT 1 WHERE NOT EXISTS (SELECT FROM ${this.table} WHERE id = ${id})`,',
     ...unknown('still runs is waited for'),
   },
   {
     invariant: 'I10: looking for a lost commit leaves no receipt behind',
-    file: sql,
+    file: receiptSql,
     from: `'ROLLBACK',`,
     to: `'COMMIT',`,
     ...unknown('without leaving anything'),
   },
   {
     invariant: 'the search for a lost commit is bounded by the server',
-    file: sql,
+    file: receiptSql,
     from: `set_config('lock_timeout', '\${waitMs}', true)\``,
     to: `set_config('lock_timeout', '0', true)\``,
     ...unknown('does not come in time'),
@@ -597,21 +632,21 @@ export default [
   },
   {
     invariant: 'a lost commit is looked for as long as its session may live, whatever became of the lease',
-    file: fence,
+    file: writes,
     from: `Math.ceil(transaction.outlivesMs) + SETTLE_MARGIN_MS`,
-    to: `Math.ceil(request.authority.remainingMs()) + SETTLE_MARGIN_MS`,
+    to: `Math.ceil(authority.remainingMs()) + SETTLE_MARGIN_MS`,
     ...unknown('until the idle limit'),
   },
   {
     invariant: 'what the server refused at COMMIT is not looked for',
-    file: fence,
+    file: writes,
     from: `if (!done || !transaction.isUnknown)`,
     to: `if (!done)`,
     ...unknown('refused the COMMIT'),
   },
   {
     invariant: 'field report 12: a lost connection goes back to the pool before another one is asked for',
-    file: fence,
+    file: writes,
     from: `// Gives the lost connection back to the pool, which may have no other.
       await transaction.rollback();`,
     to: ``,
@@ -619,7 +654,7 @@ export default [
   },
   {
     invariant: 'a duplicate is one, whatever became of its empty commit',
-    file: fence,
+    file: writes,
     from: `if (done.duplicate) return { result: done.result, duplicate: true, committed: false };`,
     to: `if (done.duplicate) throw error;`,
     ...unknown('that was a duplicate'),
@@ -641,7 +676,7 @@ export default [
   },
   {
     invariant: 'receipts that are not old enough are kept',
-    file: sql,
+    file: receiptSql,
     from: `AND page.accepted_at < clock_timestamp() - $2::float8 * interval '1 millisecond'`,
     to: `AND $2::float8 > 0`,
     ...receipts('deletes those that are old enough'),
@@ -655,7 +690,7 @@ export default [
   },
   {
     invariant: 'a receipt is as old as its effect, not as its claim',
-    file: sql,
+    file: receiptSql,
     from: `SET result = $2::jsonb, accepted_at = clock_timestamp() WHERE`,
     to: `SET result = $2::jsonb WHERE`,
     ...receipts('dated by the end'),
@@ -663,8 +698,8 @@ export default [
   {
     invariant: 'field report 12: a receipt is read without a second connection',
     file: fence,
-    from: `const surrounding = this.inTransaction()`,
-    to: `const surrounding = this.inTransaction() && !this.dataSource`,
+    from: `const surrounding = this.writes.surrounding();`,
+    to: `const surrounding = this.dataSource ? undefined : this.writes.surrounding();`,
     ...receipts('field report 12'),
   },
   {

@@ -24,8 +24,8 @@ export default [
   {
     invariant: 'a fenced write brings its generation along',
     file: sql,
-    from: `, set_config('\${GENERATIONS_SETTING}', p_generations, true);`,
-    to: `;`,
+    from: `concat_ws(' ', txid_current() || '.' || f.tableoid, p_generation, p_key)`,
+    to: `''`,
     ...tables('UPDATE is accepted, and stamped'),
   },
   {
@@ -34,6 +34,13 @@ export default [
     from: `, true), \${withGeneration('$1::text', '$2::bigint')}`,
     to: `, true)`,
     ...tables('stays in a transaction of the application'),
+  },
+  {
+    invariant: 'what the guard has admitted ends with its transaction',
+    file: sql,
+    from: `p_generation, p_key)), true),`,
+    to: `p_generation, p_key)), false),`,
+    ...tables('ends with it: the next one on the same connection'),
   },
   {
     invariant: 'the generation ends with its transaction',
@@ -51,7 +58,7 @@ export default [
   },
   {
     invariant: 'a fenced write brings the generations of all its keys along',
-    file: 'libs/fencing/src/typeorm/guarded-transaction.ts',
+    file: 'libs/fencing/src/typeorm/guard-message.ts',
     from: `Object.fromEntries(grants.map(`,
     to: `Object.fromEntries(grants.slice(-1).map(`,
     ...tables('each row is stamped with the generation of its own key'),
@@ -93,17 +100,47 @@ export default [
     ...tables('of another key is refused'),
   },
   {
+    invariant: 'what the guard has admitted counts in its own transaction only',
+    file: protection,
+    from: `IF split_part(v_setting, ' ', 1) = v_here THEN`,
+    to: `IF v_setting NOT LIKE '{%' THEN v_here := split_part(v_setting, ' ', 1);`,
+    ...tables('left over from the guard of another transaction'),
+  },
+  {
+    invariant: 'what the guard of one fence has admitted does not count at the tables of another',
+    file: protection,
+    from: `IF split_part(v_setting, ' ', 1) = v_here THEN`,
+    to: `IF split_part(split_part(v_setting, ' ', 1), '.', 1) = split_part(v_here, '.', 1) THEN v_here := split_part(v_setting, ' ', 1);`,
+    ...tables('of one fence does not count'),
+  },
+  {
+    invariant: 'what the guard has admitted are the rows of its key',
+    file: protection,
+    from: `\${key ? \` AND v_setting = concat_ws(' ', v_here, v_admitted, \${keyOf(row)})\` : ''}`,
+    to: ``,
+    ...tables('of another key is refused'),
+  },
+  {
+    invariant: 'I1: what the guard has admitted is not written over what a newer owner wrote',
+    file: protection,
+    from: `IF v_admitted >= coalesce(\${stamp}, 0)`,
+    to: `IF v_admitted >= 0`,
+    ...tables('a row that carries a newer generation is refused'),
+  },
+  {
     invariant: 'an update is stamped',
     file: protection,
-    from: `NEW.\${stamp} := v_generation;`,
-    to: ``,
+    from: `IF \${sameKey} THEN
+      NEW.\${stamp} := v_generation;`,
+    to: `IF \${sameKey} THEN`,
     ...tables('UPDATE is accepted, and stamped'),
   },
   {
     invariant: 'an insert is stamped, whatever it says itself',
     file: protection,
-    from: `NEW.\${stamp} := fencing_admit(`,
-    to: `PERFORM fencing_admit(`,
+    from: `\${admit('NEW', 'NULL::bigint').trim()}
+  NEW.\${stamp} := v_generation;`,
+    to: `\${admit('NEW', 'NULL::bigint').trim()}`,
     ...tables('INSERT with a stamp of its own is accepted'),
   },
   {

@@ -1,4 +1,4 @@
-import type { QueryRunner } from 'typeorm';
+import type { DataSource, QueryRunner } from 'typeorm';
 
 /** The part of a `pg` client that the fence uses. */
 export interface PgClient {
@@ -18,6 +18,12 @@ export interface PgQueryRunner extends QueryRunner {
   releasePostgresConnection(error?: Error): Promise<void>;
   /** 1 inside a transaction, one more for each open savepoint. */
   transactionDepth: number;
+}
+
+export function dataSourceOf(runner: QueryRunner): DataSource | undefined {
+  // `connection` until TypeORM 0.3, `dataSource` since 1.0.
+  const { dataSource, connection } = runner as { dataSource?: DataSource; connection?: DataSource };
+  return dataSource ?? connection;
 }
 
 /** The SQLSTATE of an error of PostgreSQL, also inside TypeORM's QueryFailedError. */

@@ -9,6 +9,7 @@ const WITHOUT_TRIGGER = Symbol.for('nestjs-fencing/without-trigger');
 
 type ColumnMetadata = EntityMetadata['columns'][number];
 
+/** Options of `@GenerationColumn()`: those of a TypeORM column, and whether the table has a trigger. */
 export interface GenerationColumnOptions extends Omit<ColumnOptions, 'type' | 'array' | 'transformer'> {
   /** `false`: the table has no trigger (see `protectTable`), and the boot does not ask for one. @default true */
   trigger?: boolean;
@@ -16,11 +17,9 @@ export interface GenerationColumnOptions extends Omit<ColumnOptions, 'type' | 'a
 
 /**
  * The column that says under which generation a row was written last; 0 for a row that no lease ever wrote. `bigint` in the
- * database, a `number` in the entity: generations are safe integers.
+ * database, a `number` in the entity: generations are safe integers:
+ * `@GenerationColumn() generation!: number`.
  *
- * ```ts
- * @GenerationColumn() generation!: number;
- * ```
  * @throws FencingConfigError where a class has two
  */
 export function GenerationColumn({

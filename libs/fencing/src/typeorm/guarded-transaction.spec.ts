@@ -112,7 +112,7 @@ it('BEGIN and the guard are one message, and nothing is sent before their answer
   await transaction.begin();
   await transaction.commit();
   expect(session.sent).toEqual([
-    `START TRANSACTION ISOLATION LEVEL SERIALIZABLE; CALL fencing_guard('key', 1, 'owner', 1000, '{"key":1}')`,
+    `START TRANSACTION ISOLATION LEVEL SERIALIZABLE; CALL fencing_guard('key', 1, 'owner', 1000, NULL)`,
     'COMMIT',
   ]);
 });

@@ -8,5 +8,5 @@ export {
   CreateFencingLeases1764000000010,
   fencingLeaseMigrations,
   fencingLeaseMigrationsIn,
-} from './postgres-lease-schema.js';
-export { postgresLeases, type PostgresLeasesOptions } from './postgres-leases.js';
+} from './leases/postgres-lease-schema.js';
+export { postgresLeases, type PostgresLeasesOptions } from './leases/postgres-leases.js';

@@ -44,17 +44,23 @@ export async function runOnce<T>(
   const { id, fingerprint } = operation;
   const grant = authority.grants[0]!;
   const { key, generation, owner } = grant;
-  const [claimed] = (await runner.query(sql.claimOperation, [id, key, generation, owner, fingerprint])) as {
+  const [claimed] = (await runner.query(sql.receipts.claimOperation, [
+    id,
+    key,
+    generation,
+    owner,
+    fingerprint,
+  ])) as {
     transaction: string;
   }[];
   if (claimed) {
     const result = await effect();
     assertJson(operation.where, result);
-    await runner.query(sql.recordResult, [id, result === undefined ? null : JSON.stringify(result)]);
+    await runner.query(sql.receipts.recordResult, [id, result === undefined ? null : JSON.stringify(result)]);
     return { result, duplicate: false, claim: { operation, grant, transaction: claimed.transaction } };
   }
   // A statement of its own: the one above does not see a receipt that was committed while it waited.
-  const [receipt] = (await runner.query(sql.readOperation, [id])) as ReceiptRow[];
+  const [receipt] = (await runner.query(sql.receipts.readOperation, [id])) as ReceiptRow[];
   return { result: resultOf<T>(receipt, operation), duplicate: true };
 }
 

@@ -14,6 +14,7 @@ import {
   unprotectTriggers,
 } from './sql/protection.js';
 
+/** Options of `protectTable`. */
 export interface ProtectTableOptions {
   /** The name of the generation column in the database. @default 'generation' */
   column?: string;
@@ -97,7 +98,7 @@ export async function protectTable(
 
 /**
  * For migrations: removes what `protectTable` installed. The column and its stamps stay. Does nothing to a table that is not
- * protected.
+ * protected: `await unprotectTable(queryRunner, 'report')`.
  * @throws FencingConfigError where the table is missing
  */
 export async function unprotectTable(queryRunner: QueryRunner, table: string): Promise<void> {

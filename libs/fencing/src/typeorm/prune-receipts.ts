@@ -19,7 +19,7 @@ export async function pruneReceipts(sql: FencingSql, query: Query, olderThanMs: 
   try {
     let after: string | null = '';
     do {
-      const [page]: Page[] = await query(sql.pruneOperations, [after, olderThanMs, PAGE]);
+      const [page]: Page[] = await query(sql.receipts.pruneOperations, [after, olderThanMs, PAGE]);
       pruned += page!.pruned;
       after = page!.last;
     } while (after !== null);

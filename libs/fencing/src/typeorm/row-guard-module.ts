@@ -7,6 +7,10 @@ type EntityClass = abstract new (...args: never[]) => ObjectLiteral;
 /**
  * Provides `FencedRepository` for `@InjectFencedRepository(Entity)`; import it beside `TypeOrmModule.forFeature([Entity])`. A
  * plain object of Nest's module format, so that this folder does not depend on Nest.
+ *
+ * ```ts
+ * imports: [TypeOrmModule.forFeature([Account]), FencedRepositoriesModule.forFeature([Account])]
+ * ```
  */
 export class FencedRepositoriesModule {
   /**

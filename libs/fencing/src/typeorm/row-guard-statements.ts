@@ -158,7 +158,7 @@ export class GuardedRows {
 
   /** A row that has no generation yet was never written under a lease. */
   private notNewer(table = ''): string {
-    return `coalesce(${table}"${this.generation.databaseName}", 0) <= :fencingGeneration`;
+    return `(${table}"${this.generation.databaseName}" <= :fencingGeneration) IS NOT FALSE`;
   }
 
   private stamped(values: ObjectLiteral, generation: number): ObjectLiteral {

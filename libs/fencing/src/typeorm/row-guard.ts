@@ -30,7 +30,7 @@ const MOST_TRIES = 10;
 /**
  * Writes single rows of an entity that has a `@GenerationColumn()`: each statement itself compares the row's generation with
  * the current lease's, and stamps it. For tables where the row *is* the resource (`@Leased('account:{0}')` writes the row of
- * that account). It costs one round trip and needs no fence table and no transaction; inside a `@FencedWrite` it joins it.
+ * that account): `await this.accounts.update({ id }, { balance })`. It costs one round trip and needs no fence table and no transaction; inside a `@FencedWrite` it joins it.
  *
  * What it does not give, and `@FencedWrite` does:
  *
@@ -55,7 +55,7 @@ export class FencedRepository<Entity extends ObjectLiteral> {
   constructor(
     private readonly manager: EntityManager,
     private readonly entity: EntityTarget<Entity>,
-    private readonly chosen?: HeldLease,
+    private readonly chosen?: Lease,
   ) {
     const { metadata } = manager.getRepository(entity);
     this.rows = new GuardedRows(manager, metadata, generationColumn(metadata));
@@ -94,7 +94,8 @@ export class FencedRepository<Entity extends ObjectLiteral> {
     values: QueryDeepPartialEntity<Entity>,
     conflict?: readonly (string & keyof Entity)[],
   ): Promise<void> {
-    const lease = await this.lease('upsert');
+    const lease = this.lease('upsert');
+    await settleLease(lease);
     await this.insertOrUpdate(lease, values, conflict);
     this.accepted(lease);
   }
@@ -106,7 +107,8 @@ export class FencedRepository<Entity extends ObjectLiteral> {
    */
   async save(entity: Entity): Promise<Entity> {
     this.rows.assertOne('save', entity);
-    const lease = await this.lease('save');
+    const lease = this.lease('save');
+    await settleLease(lease);
     const updated = this.rows.hasId(entity)
       ? await this.rows.updateEntity(entity, lease.generation)
       : undefined;
@@ -124,7 +126,9 @@ export class FencedRepository<Entity extends ObjectLiteral> {
     send: (criteria: ObjectLiteral, generation: number) => Promise<boolean>,
   ): Promise<RowOutcome> {
     const criteria = this.rows.criteria(method, row);
-    const lease = await this.lease(method);
+    const lease = this.lease(method);
+    const pending = settleLease(lease);
+    if (pending) await pending;
     for (let tries = 0; tries < MOST_TRIES; tries++) {
       if (await send(criteria, lease.generation)) {
         this.accepted(lease);
@@ -153,10 +157,9 @@ export class FencedRepository<Entity extends ObjectLiteral> {
     throw this.restless(lease);
   }
 
-  private async lease(method: string): Promise<HeldLease> {
-    const lease = this.chosen ?? leaseOfCall(`FencedRepository.${method}()`, 'repository.under(lease)');
-    await settleLease(lease);
-    return lease;
+  private lease(method: string): HeldLease {
+    const what = `FencedRepository.${method}()`;
+    return this.chosen ? heldLease(what, this.chosen) : leaseOfCall(what, 'repository.under(lease)');
   }
 
   /** Within a transaction it is accepted with its commit, and counted there. */

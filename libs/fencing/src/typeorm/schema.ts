@@ -24,7 +24,7 @@ export class CreateFencing1764000000000 implements MigrationInterface {
 /** For `migrations: [...fencingMigrations, …]` of the DataSource. */
 export const fencingMigrations: (new () => MigrationInterface)[] = [CreateFencing1764000000000];
 
-/** The same for a schema of its own, as `typeOrmFence({ schema })` names it. The schema must exist. */
+/** The same for a schema of its own, as `typeOrmFence({ schema })` names it: `fencingMigrationsIn('locks')`. The schema must exist. */
 export function fencingMigrationsIn(schema: string): (new () => MigrationInterface)[] {
   return [
     class extends CreateFencing1764000000000 {

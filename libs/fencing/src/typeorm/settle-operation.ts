@@ -99,7 +99,7 @@ async function look(
   }
   try {
     const waitMs = leftMs();
-    const text = sql.settleOperation({
+    const text = sql.receipts.settleOperation({
       id: client.escapeLiteral(operation.id),
       key: client.escapeLiteral(grant.key),
       generation: grant.generation,

@@ -1,10 +1,11 @@
 import { ADMIT_ARGUMENTS, createAdmission } from './sql/admission.js';
 import { createAudit, readAudit, recordNotes, REVOKE_ARGUMENTS } from './sql/audit.js';
 import { GENERATIONS_SETTING, quoted, STALE_SQLSTATE, withGeneration } from './sql/names.js';
+import { ReceiptSql } from './sql/receipts.js';
 
 /**
- * All SQL of the package, with what it keeps of things done by hand in `sql/audit.ts`, and what protects tables in
- * `sql/admission.ts` and `sql/protection.ts`.
+ * The SQL of the fence itself. What is kept of things done by hand is in `sql/audit.ts`, receipts are in `sql/receipts.ts`, and
+ * what protects tables is in `sql/admission.ts` and `sql/protection.ts`.
  *
  * Why it is safe, in four sentences. `activate` raises the fence row in an autocommit statement, so once it has returned, every
  * later guard sees it. `guard` reads the row FOR SHARE and demands equality with the grant, so an activation waits for every
@@ -15,7 +16,7 @@ import { GENERATIONS_SETTING, quoted, STALE_SQLSTATE, withGeneration } from './s
 export { STALE_SQLSTATE };
 
 /** Raised with every change of the functions or tables, and compared at boot. */
-export const SCHEMA_VERSION = 'nestjs-fencing schema 2';
+export const SCHEMA_VERSION = 'nestjs-fencing schema 3';
 
 /** How often the server looks whether the client of a running statement is still there, ms. */
 const CONNECTION_CHECK_MS = 1_000;
@@ -26,8 +27,9 @@ const OLD_GUARD_ARGUMENTS = 'text, bigint, text, integer';
 
 /** The package's SQL for one schema; without one, names are left to the connection's search_path. */
 export class FencingSql {
+  /** Of operations. */
+  readonly receipts: ReceiptSql;
   private readonly fence: string;
-  private readonly operation: string;
   private readonly audit: string;
   private readonly activateFunction: string;
   private readonly guardProcedure: string;
@@ -38,7 +40,7 @@ export class FencingSql {
   constructor(readonly schema?: string) {
     this.qualify = (name) => (schema === undefined ? name : `${quoted(schema)}.${name}`);
     this.fence = this.qualify('fencing_fence');
-    this.operation = this.qualify('fencing_operation');
+    this.receipts = new ReceiptSql(this.qualify('fencing_operation'));
     this.audit = this.qualify('fencing_audit');
     this.activateFunction = this.qualify('fencing_activate');
     this.guardProcedure = this.qualify('fencing_guard');
@@ -67,16 +69,7 @@ export class FencingSql {
   activated_at timestamptz NOT NULL DEFAULT clock_timestamp()
 )`,
       `COMMENT ON TABLE ${this.fence} IS 'nestjs-fencing: the newest activated grant of each key. Never delete rows: an old generation could then write again.'`,
-      `CREATE TABLE IF NOT EXISTS ${this.operation} (
-  id text PRIMARY KEY,
-  key text NOT NULL,
-  generation bigint NOT NULL,
-  owner text NOT NULL,
-  fingerprint text NOT NULL,
-  result jsonb,
-  accepted_at timestamptz NOT NULL DEFAULT clock_timestamp()
-)`,
-      `COMMENT ON TABLE ${this.operation} IS 'nestjs-fencing: receipts of operations that were accepted, so that none is done twice.'`,
+      ...this.receipts.create,
       // A volatile PL/pgSQL function takes a new snapshot for each statement, so the read after a refusal is not stale.
       `CREATE OR REPLACE FUNCTION ${this.activateFunction}(p_key text, p_generation bigint, p_owner text, p_wait_ms integer, p_durable boolean)
 RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
@@ -112,7 +105,13 @@ LANGUAGE plpgsql AS $$
 DECLARE
   v_current bigint;
 BEGIN
-  PERFORM 1 FROM ${this.fence} f WHERE f.key = p_key AND f.generation = p_generation AND f.owner = p_owner FOR SHARE;
+  -- One statement, since each costs a third of it. What it sets before it has the lock is undone where the row is not the one: by RAISE.
+  -- A statement that runs when its client is gone must not hold the lock to its end: looked for since PostgreSQL 14, and surely on Linux.
+  PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true),
+    set_config('${GENERATIONS_SETTING}', coalesce(p_generations, concat_ws(' ', txid_current() || '.' || f.tableoid, p_generation, p_key)), true),
+    CASE WHEN current_setting('client_connection_check_interval', true) = '0' AND version() LIKE '%linux%'
+      THEN set_config('client_connection_check_interval', '${CONNECTION_CHECK_MS}', true) END
+    FROM ${this.fence} f WHERE f.key = p_key AND f.generation = p_generation AND f.owner = p_owner FOR SHARE;
   IF NOT FOUND THEN
     SELECT f.generation INTO v_current FROM ${this.fence} f WHERE f.key = p_key;
     RAISE EXCEPTION USING
@@ -121,11 +120,6 @@ BEGIN
       DETAIL = coalesce(v_current::text, 'none'),
       COLUMN = p_owner,
       HINT = 'A newer owner has activated its grant. The transaction must be rolled back.';
-  END IF;
-  PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true), set_config('${GENERATIONS_SETTING}', p_generations, true);
-  -- A statement that runs when its client is gone must not hold the lock to its end. Since PostgreSQL 14, and surely on Linux.
-  IF current_setting('client_connection_check_interval', true) = '0' AND version() LIKE '%linux%' THEN
-    PERFORM set_config('client_connection_check_interval', '${CONNECTION_CHECK_MS}', true);
   END IF;
 END
 $$`,
@@ -155,7 +149,7 @@ $$`,
       `DROP PROCEDURE IF EXISTS ${this.guardProcedure}(${GUARD_ARGUMENTS})`,
       `DROP FUNCTION IF EXISTS ${this.activateFunction}(text, bigint, text, integer, boolean)`,
       `DROP TABLE IF EXISTS ${this.audit}`,
-      `DROP TABLE IF EXISTS ${this.operation}`,
+      `DROP TABLE IF EXISTS ${this.receipts.table}`,
       `DROP TABLE IF EXISTS ${this.fence}`,
     ];
   }
@@ -174,16 +168,16 @@ $$`,
 
   /**
    * One call per grant, for the message that begins the transaction: values are literals, escaped by the driver. `generations`:
-   * those of all grants of the transaction, as JSON, for the triggers.
+   * where there are several grants, those of all of them as JSON, for the triggers.
    */
   guardCall(literals: {
     key: string;
     generation: number;
     owner: string;
     idleMs: number;
-    generations: string;
+    generations?: string;
   }): string {
-    const { key, generation, owner, idleMs, generations } = literals;
+    const { key, generation, owner, idleMs, generations = 'NULL' } = literals;
     return `CALL ${this.guardProcedure}(${key}, ${generation}, ${owner}, ${idleMs}, ${generations})`;
   }
 
@@ -218,7 +212,7 @@ ORDER BY (a.backend_xid IS NOT NULL AND a.backend_xid = f.xmax) DESC, a.xact_sta
 
   /** Whether the user may do all that is needed. Parameters: none. */
   get privileges(): string {
-    const rights = [this.fence, this.operation].flatMap((table) =>
+    const rights = [this.fence, this.receipts.table].flatMap((table) =>
       ['SELECT', 'INSERT', 'UPDATE'].map(
         (right) => `has_table_privilege('${table.replaceAll("'", "''")}', '${right}')`,
       ),
@@ -263,76 +257,4 @@ SELECT count(*)::int AS pruned FROM gone`;
   get admitSignature(): string {
     return `${this.admitFunction}(${ADMIT_ARGUMENTS})`;
   }
-
-  // -------------------------------------------------------------------------------------------------------- operations
-
-  /**
-   * Parameters: id, key, generation, owner, fingerprint. A row is answered if the operation is new; its `transaction` is the
-   * one that will be written in the receipt.
-   */
-  get claimOperation(): string {
-    return `INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES ($1, $2, $3, $4, $5) ON CONFLICT (id) DO NOTHING RETURNING xmin::text AS transaction`;
-  }
-
-  /** The effect is done: `accepted_at` is the time of it, however long it took. Parameters: id, result as JSON text. */
-  get recordResult(): string {
-    return `UPDATE ${this.operation} SET result = $2::jsonb, accepted_at = clock_timestamp() WHERE id = $1`;
-  }
-
-  /** Parameter: id. */
-  get readOperation(): string {
-    return `SELECT ${RECEIPT} FROM ${this.operation} WHERE id = $1`;
-  }
-
-  /**
-   * What became of a transaction that had claimed an operation and whose COMMIT had no answer: one message, sent on another
-   * connection. Its third result has a row if that transaction did not commit; otherwise the fourth is the receipt.
-   *
-   * Why it is right. The lost transaction has inserted the receipt: its claim was answered before COMMIT was sent. So this
-   * INSERT of the same id waits, in the unique index, until that transaction has ended: committed, rolled back, killed, or cut
-   * by its idle limit because the COMMIT never reached the server. If the id is free then, the lost transaction did not commit
-   * and never will. If it is not, the receipt is read in a statement of its own, whose snapshot is younger than the wait (READ
-   * COMMITTED, whatever the database's default is), and `transaction` tells whether the lost one wrote it, or one that came
-   * after it. Once this has answered, the lost transaction is over and so are its locks: the lease may go on. A commit that
-   * waits for a replica still holds its claim, so it is waited for as well.
-   *
-   * It locks no fence row: it keeps no activation waiting, waits for no other write of the same lease, and does not care how
-   * many keys there were. ROLLBACK is part of the message, so the INSERT never remains, whatever becomes of this client. On a
-   * read-only copy of the database it fails, rather than answer from old data.
-   */
-  settleOperation(literals: {
-    id: string;
-    key: string;
-    generation: number;
-    owner: string;
-    fingerprint: string;
-    waitMs: number;
-  }): string {
-    const { id, key, generation, owner, fingerprint, waitMs } = literals;
-    return [
-      'START TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE',
-      `SELECT set_config('lock_timeout', '${waitMs}', true)`,
-      `INSERT INTO ${this.operation} (id, key, generation, owner, fingerprint) VALUES (${id}, ${key}, ${generation}, ${owner}, ${fingerprint}) ON CONFLICT (id) DO NOTHING RETURNING id`,
-      `SELECT ${RECEIPT} FROM ${this.operation} WHERE id = ${id}`,
-      'ROLLBACK',
-    ].join('; ');
-  }
-
-  /**
-   * Deletes the old ones among the next receipts in the order of their ids, and says where the next page begins (`last`: null
-   * after the last one): each statement is short, all of them together read the table once. Parameters: the id to begin after,
-   * age in ms, size of a page.
-   */
-  get pruneOperations(): string {
-    return `WITH page AS (SELECT id, accepted_at FROM ${this.operation} WHERE id > $1 ORDER BY id LIMIT $3),
-gone AS (
-  DELETE FROM ${this.operation} o USING page
-  WHERE o.id = page.id AND page.accepted_at < clock_timestamp() - $2::float8 * interval '1 millisecond' RETURNING 1
-)
-SELECT (SELECT max(id) FROM page) AS last, (SELECT count(*) FROM gone)::int AS pruned`;
-  }
 }
-
-/** What is read of a receipt. */
-const RECEIPT =
-  'id, key, generation, owner, fingerprint, result, result IS NULL AS no_result, accepted_at, xmin::text AS transaction';

@@ -1,54 +1,90 @@
-import { WriteRolledBackError } from '../core/errors.js';
-import { driverErrorOf, type PgClient, sqlStateOf } from './driver.js';
+import { FenceBypassError, WriteRolledBackError } from '../core/errors.js';
+import type { WriteAuthority } from '../core/fence.js';
+import { driverErrorOf, isConnectionLoss, type PgClient, sqlStateOf } from './driver.js';
+import { controlsTransaction } from './transaction-control.js';
 
-/** What is under way on the connection of a transaction. */
+const ENDS_WITH_METHOD = 'The transaction ends with the method; return or throw.';
+
+/** What may still be sent in a transaction, and what is under way on its connection. */
 export class Statements {
-  /** Set when COMMIT or ROLLBACK goes out: what came after it would run outside the transaction. */
-  isSealed = false;
+  /** Why nothing more may be sent: the leases have ended, or the transaction has without us. */
+  endReason: Error | undefined;
   /** The first statement that failed: the cause of a later rollback. */
   failure: unknown;
+  /** Set once the guard has passed. */
+  private client: PgClient | undefined;
+  /** Set when COMMIT or ROLLBACK goes out: what came after it would run outside the transaction. */
+  private isSealed = false;
   private running = 0;
   private onIdle: (() => void) | undefined;
   private touching: Promise<unknown> | undefined;
   /** A touch that came while a statement was running. */
   private due: (() => void) | undefined;
 
-  /** @param key of the lease, for errors */
-  constructor(private readonly key: string) {}
+  constructor(private readonly authority: WriteAuthority) {}
 
-  async send(query: () => Promise<unknown>): Promise<unknown> {
-    this.running += 1;
-    try {
-      if (this.touching) await this.touching;
-      return await query();
-    } catch (error) {
-      if (sqlStateOf(error) === '25P02') {
-        throw new WriteRolledBackError(this.key, driverErrorOf(this.failure ?? error));
-      }
-      this.failure ??= error;
-      throw error;
-    } finally {
-      this.running -= 1;
-      if (this.running === 0) {
-        this.onIdle?.();
-        this.due?.();
-      }
+  /** The guard has passed. */
+  open(client: PgClient): void {
+    this.client = client;
+  }
+
+  get isOpen(): boolean {
+    return this.client !== undefined;
+  }
+
+  /** @throws the error for a statement that came after the transaction had ended */
+  assertOpen(): void {
+    if (this.endReason) throw this.endReason;
+    if (this.isSealed) throw this.tooLate();
+  }
+
+  tooLate(): Error {
+    return this.authority.ended() ?? notAwaited('A statement');
+  }
+
+  /** @throws where `text` may not be sent in an open transaction */
+  assertMaySend(text: string): void {
+    this.assertOpen();
+    if (!this.client) return;
+    this.assertInTransaction(this.client);
+    if (controlsTransaction(text)) {
+      throw new FenceBypassError('A statement that ends the transaction', ENDS_WITH_METHOD);
     }
   }
 
-  /** Nothing may be sent from now on; resolves when what was sent before has its answer. */
-  async seal(): Promise<void> {
+  /**
+   * Nothing may be sent from now on, and what was sent has its answer: COMMIT may go out.
+   * @throws why it may not
+   */
+  async sealForCommit(connectionError: () => Error | undefined): Promise<void> {
+    const pending = this.seal();
+    if (pending) await pending;
+    const reason = this.endReason ?? connectionError();
+    if (reason) throw reason;
+    // The body may have swallowed it, and the connection not have reported it yet.
+    if (isConnectionLoss(this.failure)) throw this.failure;
+    this.assertInTransaction(this.client!);
+  }
+
+  send(query: () => Promise<unknown>): Promise<unknown> {
+    this.running += 1;
+    const sent = this.touching ? this.touching.then(query) : query();
+    return sent.then(this.onAnswer, this.onError);
+  }
+
+  /** Nothing may be sent from now on. Answers what to wait for where what was sent before has no answer yet. */
+  seal(): Promise<unknown> | undefined {
     this.isSealed = true;
-    if (this.running > 0) await new Promise<void>((resolve) => (this.onIdle = resolve));
-    if (this.touching) await this.touching;
+    if (this.running === 0) return this.touching;
+    return new Promise<void>((resolve) => (this.onIdle = resolve)).then(() => this.touching);
   }
 
   /** Sends `query` between two statements, from which the server's idle limit then runs anew: now, or after the present one. */
-  touch(client: PgClient, query: () => Promise<unknown>): void {
+  touch(query: () => Promise<unknown>): void {
     this.due = undefined;
     if (this.isSealed || this.touching) return;
-    if (this.running > 0 || client.readyForQuery === false) {
-      this.due = () => this.touch(client, query);
+    if (this.running > 0 || this.client!.readyForQuery === false) {
+      this.due = () => this.touch(query);
       return;
     }
     this.touching = query()
@@ -56,4 +92,39 @@ export class Statements {
       .catch(() => undefined)
       .finally(() => (this.touching = undefined));
   }
+
+  /** Whatever ended it did so without us; what follows would run outside. */
+  private assertInTransaction(client: PgClient): void {
+    if (client.getTransactionStatus?.() !== 'I') return;
+    throw (this.endReason = new FenceBypassError(
+      'What follows the end of the transaction',
+      ENDS_WITH_METHOD,
+    ));
+  }
+
+  private readonly onAnswer = (answer: unknown): unknown => {
+    this.answered();
+    return answer;
+  };
+
+  private readonly onError = (error: unknown): never => {
+    const reason =
+      sqlStateOf(error) === '25P02'
+        ? new WriteRolledBackError(this.authority.grants[0]!.key, driverErrorOf(this.failure ?? error))
+        : error;
+    if (reason === error) this.failure ??= error;
+    this.answered();
+    throw reason;
+  };
+
+  private answered(): void {
+    this.running -= 1;
+    if (this.running > 0) return;
+    this.onIdle?.();
+    this.due?.();
+  }
+}
+
+export function notAwaited(what: string): FenceBypassError {
+  return new FenceBypassError(`${what} that was not awaited before it ended`, 'Await it inside the method.');
 }

@@ -3,6 +3,7 @@ import { FencingConfigError } from '../core/errors.js';
 import { NOBODYS } from './database-check.js';
 import type { PgQueryRunner } from './driver.js';
 import { GuardedTransaction } from './guarded-transaction.js';
+import { strayNotes } from './quiet-transaction.js';
 import type { FencingSql } from './sql.js';
 
 /** Runs `work` as if inside a guarded transaction. */
@@ -60,7 +61,8 @@ async function strayPaths(dataSource: DataSource, runner: PgQueryRunner): Promis
     'manager.createQueryBuilder': () => leadsThere(manager.createQueryBuilder()),
     'manager.transaction': () => manager.transaction(async (inner) => inner.queryRunner === runner),
   };
-  const stray: string[] = [];
+  // First, while the runner has no transaction behind it.
+  const stray = await strayNotes(runner);
   for (const [name, leads] of Object.entries(paths)) {
     try {
       if (!(await leads())) stray.push(name);

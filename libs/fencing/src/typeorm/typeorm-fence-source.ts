@@ -4,8 +4,9 @@ import { checkChoice, checkNames, show } from '../core/options.js';
 import type { FenceSource } from '../core/sources.js';
 import { TypeOrmFence } from './typeorm-fence.js';
 
+/** Options of `typeOrmFence`. */
 export interface TypeOrmFenceOptions {
-  /** The DataSource, or the name that it has in `TypeOrmModule.forRoot({ name })`. @default the default DataSource of @nestjs/typeorm */
+  /** The DataSource, or the name that it has in `TypeOrmModule.forRoot({ name })`. @default the default one of `@nestjs/typeorm` */
   dataSource?: DataSource | string;
   /** The schema of the package's tables. @default the DataSource's own */
   schema?: string;
@@ -26,7 +27,11 @@ export interface TypeOrmFenceOptions {
 }
 
 /**
- * The fence in the PostgreSQL database of a TypeORM DataSource: without an argument, of the default one of @nestjs/typeorm.
+ * The fence in the PostgreSQL database of a TypeORM DataSource: without an argument, of the default one of `@nestjs/typeorm`.
+ *
+ * ```ts
+ * FencingModule.forRoot({ leases, fence: typeOrmFence({ ensureSchema: true }) })
+ * ```
  * @throws FencingConfigError where an option is wrong
  */
 export function typeOrmFence(dataSourceOrOptions: DataSource | TypeOrmFenceOptions = {}): FenceSource {

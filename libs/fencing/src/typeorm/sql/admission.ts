@@ -3,7 +3,7 @@ import { BYPASS_HINT, GENERATIONS_SETTING, literal, PROTECTED_SQLSTATE, STALE_SQ
 export const ADMIT_ARGUMENTS = 'text, bigint, text, text';
 
 /**
- * What the triggers call.
+ * What the triggers call for a row that the guard of the transaction has not admitted already.
  *
  * Why it is safe: `admit` lets a row be written only under a generation that the fence itself names, locks that fence row like the
  * guard does, and demands that the row was never written under a higher one. So the setting alone proves nothing: one that is
@@ -38,13 +38,20 @@ END
 $$`,
     `CREATE OR REPLACE FUNCTION ${admit}(p_key text, p_stamp bigint, p_table text, p_template text) RETURNS bigint LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-  v_generations jsonb := nullif(current_setting('${GENERATIONS_SETTING}', true), '')::jsonb;
+  v_setting text := nullif(current_setting('${GENERATIONS_SETTING}', true), '');
+  v_generations jsonb;
   v_key text := p_key;
   v_generation bigint;
   v_current bigint;
   v_owner text;
   v_count bigint;
 BEGIN
+  IF v_setting LIKE '{%' THEN
+    v_generations := v_setting::jsonb;
+  ELSIF v_setting IS NOT NULL THEN
+    -- Of a guard in another transaction, or not the key of this row.
+    v_generations := jsonb_build_object(substring(v_setting from '^[0-9.]+ [0-9]+ (.*)$'), split_part(v_setting, ' ', 2)::bigint);
+  END IF;
   IF v_generations IS NULL OR v_generations = '{}' THEN
     RAISE EXCEPTION USING
       ERRCODE = '${PROTECTED_SQLSTATE}',

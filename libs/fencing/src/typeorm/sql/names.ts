@@ -7,7 +7,13 @@ export const STALE_SQLSTATE = 'NF001';
 /** Raised by the trigger of a protected table: the transaction has no generation for the row. TABLE names the table. */
 export const PROTECTED_SQLSTATE = 'NF002';
 
-/** The transaction's generations, `{"key": generation}`: set by the guard, read by the triggers. Ends with the transaction. */
+/**
+ * The transaction's generations: set by the guard, read by the triggers; ends with the transaction. Two forms:
+ *
+ * - `<transaction>.<fence table> <generation> <key>`, both by their numbers: the guard of one lease has locked the row of the key
+ *   there, in that transaction. It keeps the lock to the end, so within that transaction nothing needs to be looked at again.
+ * - `{"key": generation}`: several leases, or a transaction that the application opened. The triggers look at the fence.
+ */
 export const GENERATIONS_SETTING = 'fencing.generations';
 
 /** An operator's reason to write past the triggers: `SET LOCAL fencing.bypass = 'reason'`. */

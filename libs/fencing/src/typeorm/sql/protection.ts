@@ -1,10 +1,17 @@
-import { BYPASS_HINT, BYPASS_SETTING, literal, PROTECTED_SQLSTATE, quoted } from './names.js';
+import {
+  BYPASS_HINT,
+  BYPASS_SETTING,
+  GENERATIONS_SETTING,
+  literal,
+  PROTECTED_SQLSTATE,
+  quoted,
+} from './names.js';
 
 /** The triggers of a protected table. The name makes the row trigger the last one: what it stamps and checks is what is written. */
 export const ROW_TRIGGER = 'zz_fencing_row';
 export const TRUNCATE_TRIGGER = 'zz_fencing_truncate';
 /** Begins the comment on a trigger function; what follows is its column and its key. */
-export const TRIGGER_VERSION = 'nestjs-fencing trigger 1';
+export const TRIGGER_VERSION = 'nestjs-fencing trigger 2';
 
 /** A table whose rows are written under the generation of a lease only. Names are not quoted yet. */
 export interface ProtectedTable {
@@ -57,11 +64,21 @@ function triggerBody({ schema, table, column, key }: ProtectedTable): string {
           )
           .join(' || ')
       : 'NULL::text';
+  // The setting is of the guard of this very transaction, which has locked the fence row of this key. Otherwise the fence is asked.
+  const admit = (row: 'NEW' | 'OLD', stamp: string) => `
+    IF v_admitted >= coalesce(${stamp}, 0)${key ? ` AND v_setting = concat_ws(' ', v_here, v_admitted, ${keyOf(row)})` : ''} THEN
+      v_generation := v_admitted;
+    ELSE
+      v_generation := fencing_admit(${keyOf(row)}, ${stamp}, ${rest});
+    END IF;`;
   const sameKey =
     key?.columns.map((one) => `${textOf('NEW', one)} = ${textOf('OLD', one)}`).join(' AND ') || 'true';
   return `
 DECLARE
   v_bypass text := current_setting('${BYPASS_SETTING}', true);
+  v_setting text := current_setting('${GENERATIONS_SETTING}', true);
+  v_here text := txid_current_if_assigned() || '.' || 'fencing_fence'::regclass::oid;
+  v_admitted bigint;
   v_generation bigint;
 BEGIN
   IF v_bypass <> '' THEN
@@ -79,8 +96,10 @@ BEGIN
       TABLE = ${name},
       HINT = ${literal(`DELETE its rows inside a fenced write. ${BYPASS_HINT}`)};
   END IF;
-  IF TG_OP <> 'INSERT' THEN
-    v_generation := fencing_admit(${keyOf('OLD')}, OLD.${stamp}, ${rest});
+  IF split_part(v_setting, ' ', 1) = v_here THEN
+    v_admitted := split_part(v_setting, ' ', 2)::bigint;
+  END IF;
+  IF TG_OP <> 'INSERT' THEN${admit('OLD', `OLD.${stamp}`)}
     IF TG_OP = 'DELETE' THEN
       RETURN OLD;
     END IF;
@@ -89,7 +108,8 @@ BEGIN
       RETURN NEW;
     END IF;
   END IF;
-  NEW.${stamp} := fencing_admit(${keyOf('NEW')}, NULL::bigint, ${rest});
+  ${admit('NEW', 'NULL::bigint').trim()}
+  NEW.${stamp} := v_generation;
   RETURN NEW;
 END
 `;
