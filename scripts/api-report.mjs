@@ -140,7 +140,12 @@ function reachable(symbols) {
 /** @param {ts.Declaration} declaration */
 function isTopLevelHere(declaration) {
   const node = ts.isVariableDeclaration(declaration) ? declaration.parent.parent : declaration;
-  return ts.isSourceFile(node.parent) && node.getSourceFile().fileName.includes('/libs/fencing/dist/');
+  // A whole module, as in `common.DynamicModule`, is declared by its file.
+  return (
+    !ts.isSourceFile(node) &&
+    ts.isSourceFile(node.parent) &&
+    node.getSourceFile().fileName.includes('/libs/fencing/dist/')
+  );
 }
 
 /** @param {ts.Symbol} symbol */

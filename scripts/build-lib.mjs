@@ -1,45 +1,49 @@
-// Builds libs/fencing into dist/esm and dist/cjs, and puts the texts that npm publishes beside them.
+// Builds libs/fencing/dist, and puts the texts that npm publishes beside it.
 //
-// The tarball has a size to keep (scripts/package/tarball.mjs): the code goes out without comments, indentation and source maps,
-// which the repository has; the declarations keep their comments, which editors show, and leave out what is marked as internal and what no entry point leads to.
+//   dist/lib       the code, once: each file is a function of what it imports
+//   dist/esm, cjs  entry points and declarations of the two copies, and what imports for the code (package/body.mjs says how)
+//
+// The tarball has a size to keep (scripts/package/tarball.mjs): the code goes out without comments, source maps and the names of
+// local variables, which the repository has; classes, functions, members and lines stay, for stack traces. The declarations keep
+// their comments, which editors show, and leave out what is marked as internal and what no entry point leads to.
 import { spawnSync } from 'node:child_process';
-import {
-  copyFileSync,
-  existsSync,
-  mkdirSync,
-  readdirSync,
-  readFileSync,
-  rmSync,
-  writeFileSync,
-} from 'node:fs';
+import { copyFileSync, existsSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { toBody, toEntry, toProgram } from './package/body.mjs';
+import { bundleCode, bundleDeclarations } from './package/bundle.mjs';
 import { compact } from './package/compact.mjs';
-import { toCommonJs } from './package/commonjs.mjs';
-import { reachableDeclarations } from './package/declarations.mjs';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const lib = path.join(root, 'libs', 'fencing');
-const esm = path.join(lib, 'dist', 'esm');
-const cjs = path.join(lib, 'dist', 'cjs');
+const dist = path.join(lib, 'dist');
+const compiled = path.join(dist, 'compiled');
 
-rmSync(path.join(lib, 'dist'), { recursive: true, force: true });
+rmSync(dist, { recursive: true, force: true });
 compile('--emitDeclarationOnly', '--declarationMap', 'false', '--stripInternal');
-compile('--removeComments', '--declaration', 'false', '--declarationMap', 'false', '--sourceMap', 'false');
-const needed = reachableDeclarations(esm);
-for (const file of filesIn(esm, '.d.ts')) {
-  if (!needed.has(path.join(esm, file))) rmSync(path.join(esm, file));
-  // The same text for both copies: what it means to a compiler is said by the package.json above it.
-  else write(file, readFileSync(path.join(esm, file), 'utf8'));
+compile('--declaration', 'false', '--declarationMap', 'false', '--sourceMap', 'false', '--importHelpers');
+for (const { fileName, code, isEntry, dynamicImports } of await bundleCode(compiled)) {
+  if (fileName.startsWith('cli')) {
+    write(`esm/${fileName}`, toProgram(await compact(code), fileName));
+  } else if (isEntry) {
+    if (dynamicImports.length > 0) throw new Error(`${fileName} is more than an entry point.`);
+    const { esm, cjs } = toEntry(code, fileName);
+    write(`esm/${fileName}`, esm);
+    write(`cjs/${fileName}`, cjs);
+  } else {
+    const { body, esm, cjs } = toBody(await compact(code), path.basename(fileName, '.js'));
+    write(`lib/${fileName.replace(/\.js$/, '.cjs')}`, body);
+    write(`esm/${fileName}`, esm);
+    write(`cjs/${fileName}`, cjs);
+  }
 }
-for (const file of filesIn(esm, '.js')) {
-  // What runs as a program is there once, and as it is.
-  if (file.startsWith('cli')) continue;
-  const code = await compact(readFileSync(path.join(esm, file), 'utf8'));
-  writeFileSync(path.join(esm, file), code);
-  write(file, toCommonJs(code, file));
+// The same text for both copies: what it means to a compiler is said by the package.json above it.
+for (const { fileName, code } of await bundleDeclarations(compiled)) {
+  const text = code.replaceAll(/^( {4})+/gm, ({ length }) => ' '.repeat(length / 4));
+  for (const copy of ['esm', 'cjs']) write(`${copy}/${fileName}`, text);
 }
-write('package.json', '{"type":"commonjs"}\n');
+write('cjs/package.json', '{"type":"commonjs"}\n');
+rmSync(compiled, { recursive: true });
 
 for (const text of ['README.md', 'LICENSE', 'CHANGELOG.md']) {
   if (existsSync(path.join(root, text))) copyFileSync(path.join(root, text), path.join(lib, text));
@@ -47,18 +51,14 @@ for (const text of ['README.md', 'LICENSE', 'CHANGELOG.md']) {
 
 /** @param {...string} options */
 function compile(...options) {
-  const args = ['node_modules/typescript/bin/tsc', '-p', 'libs/fencing/tsconfig.lib.json', ...options];
+  const tsc = 'node_modules/typescript/bin/tsc';
+  const args = [tsc, '-p', 'libs/fencing/tsconfig.lib.json', '--outDir', compiled, ...options];
   const { status } = spawnSync(process.execPath, args, { cwd: root, stdio: 'inherit' });
   if (status !== 0) process.exit(status ?? 1);
 }
 
-/** @param {string} folder @param {string} ending @returns {string[]} */
-function filesIn(folder, ending) {
-  return readdirSync(folder, { recursive: true, encoding: 'utf8' }).filter((file) => file.endsWith(ending));
-}
-
-/** @param {string} file below the CommonJS copy @param {string} text */
+/** @param {string} file below dist @param {string} text */
 function write(file, text) {
-  mkdirSync(path.dirname(path.join(cjs, file)), { recursive: true });
-  writeFileSync(path.join(cjs, file), text);
+  mkdirSync(path.dirname(path.join(dist, file)), { recursive: true });
+  writeFileSync(path.join(dist, file), text);
 }

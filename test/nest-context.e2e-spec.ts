@@ -125,7 +125,7 @@ const post = async (id: string) => {
 
 const BEFORE = ['FirstGuard', 'SecondGuard', 'Outer before', 'Inner before', 'pipe'];
 
-describe('the lease of a request is there for the handler, and for what it calls', () => {
+describe('field report R10: the lease of a request is there for the handler, and for what it calls', () => {
   beforeAll(async () => {
     const providers = [Seen, FirstGuard, SecondGuard, Outer, Inner, Pipe, Filter];
     app = await startFencedApp({ fence: false, http: true, controllers: [Reports], providers });

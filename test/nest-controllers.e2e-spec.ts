@@ -161,7 +161,7 @@ async function observe(app: FencedApp) {
   return { document: JSON.stringify(document), answers, log: [...log] };
 }
 
-describe('a controller with guard, interceptor, pipe, metadata and OpenAPI is what it was, with', () => {
+describe('field report 11: a controller with guard, interceptor, pipe, metadata and OpenAPI is what it was, with', () => {
   let plain: Awaited<ReturnType<typeof observe>>;
   let face: { name: string; length: number };
 

@@ -137,7 +137,7 @@ const PROVIDERS = [
   { provide: 'class', useClass: ByClass },
 ];
 
-describe('@Leased excludes overlapping calls and gives each a generation, on', () => {
+describe('field report 15: @Leased excludes overlapping calls and gives each a generation, on', () => {
   let app: FencedApp;
   /** A second application in the process: nothing may depend on being the only one. */
   let other: FencedApp;

@@ -178,7 +178,7 @@ describe('hostile keys go through Redis and the guard as they are', () => {
     }
   });
 
-  it('unequal tuples never contend and never share a fence row; equal ones always do', async () => {
+  it('field report 27: unequal tuples never contend and never share a fence row; equal ones always do', async () => {
     const tuples = [
       ['a', 'b/c'],
       ['a/b', 'c'],
@@ -229,20 +229,23 @@ describe('hostile keys go through Redis and the guard as they are', () => {
     ['NaN', { orderId: NaN }],
     ['an object', { orderId: {} }],
     ['in a missing object', undefined],
-  ])('a key part that is %s is refused, naming the method; nothing is acquired', async (_, dto) => {
-    const before = await app.redis.dbsize();
-    for (const method of ['byDto', 'byDtoFunction', 'byDtoPromise'] as const) {
-      // Two callers at once: neither waits for the other on "order:undefined".
-      for (const call of [entries[method](dto), entries[method](dto)]) {
-        await expect(call).rejects.toThrow(LeaseKeyError);
-        await expect(call).rejects.toThrow(`@Leased on Entries.${method}: `);
+  ])(
+    'field report 28: a key part that is %s is refused, naming the method; nothing is acquired',
+    async (_, dto) => {
+      const before = await app.redis.dbsize();
+      for (const method of ['byDto', 'byDtoFunction', 'byDtoPromise'] as const) {
+        // Two callers at once: neither waits for the other on "order:undefined".
+        for (const call of [entries[method](dto), entries[method](dto)]) {
+          await expect(call).rejects.toThrow(LeaseKeyError);
+          await expect(call).rejects.toThrow(`@Leased on Entries.${method}: `);
+        }
       }
-    }
-    const key = `order:${String((dto as { orderId?: unknown } | undefined)?.orderId)}`;
-    await expect(app.fencing.run(key, {}, () => undefined)).rejects.toThrow(LeaseKeyError);
-    await expect(app.fencing.acquire(key)).rejects.toThrow(LeaseKeyError);
-    expect(await app.redis.dbsize()).toBe(before);
-  });
+      const key = `order:${String((dto as { orderId?: unknown } | undefined)?.orderId)}`;
+      await expect(app.fencing.run(key, {}, () => undefined)).rejects.toThrow(LeaseKeyError);
+      await expect(app.fencing.acquire(key)).rejects.toThrow(LeaseKeyError);
+      expect(await app.redis.dbsize()).toBe(before);
+    },
+  );
 
   it('an operation id with a missing part is refused: strangers do not share a receipt', async () => {
     await app.fencing.run('ops', {}, async () => {

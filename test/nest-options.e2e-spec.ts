@@ -2,12 +2,14 @@ import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { Redis } from 'ioredis';
 import {
+  AcceptFencing,
   CurrentLease,
   FencedWrite,
   FencingConfigError,
   FencingModule,
   type Lease,
   Leased,
+  type LeasedOptions,
   LeaseKeyError,
   memoryLeases,
 } from 'nestjs-fencing';
@@ -547,6 +549,45 @@ describe('the compiler refuses', () => {
     expect(() => decorate(Leased('k', { onBusy: 'wait' }))).toThrow(FencingConfigError);
     // @ts-expect-error no such level
     expect(() => decorate(FencedWrite({ isolation: 'NONE' }))).toThrow(FencingConfigError);
+  });
+
+  it('a negative time where it is written down, and takes every other number', async () => {
+    const leases = memoryLeases();
+    const computed: number = -1;
+    const options: LeasedOptions = { ttlMs: 1_000 };
+    for (const fine of [
+      Leased('k', { ttlMs: 1_000, waitMs: 0, holdAtLeastMs: 0, onBusy: 'skip', activate: 'write' }),
+      Leased((id: string) => id, options),
+      AcceptFencing({ trust: () => true, ttlMs: 1_000, waitMs: 0 }),
+    ])
+      expect(fine).toBeInstanceOf(Function);
+    expect(() => decorate(Leased('k', { ttlMs: computed }))).toThrow('ttlMs must be a whole number');
+    expect(() =>
+      FencingModule.forRoot({ leases, drainMs: 0, storeTimeoutMs: 10, defaults: options }),
+    ).not.toThrow();
+
+    // @ts-expect-error negative
+    expect(() => decorate(Leased('k', { ttlMs: -1 }))).toThrow('ttlMs must be a whole number');
+    // @ts-expect-error negative
+    expect(() => decorate(Leased('k', { onBusy: 'skip', waitMs: -0.5 }))).toThrow('waitMs must be');
+    // @ts-expect-error negative
+    expect(() => decorate(Leased((id: string) => id, { holdAtLeastMs: -5_000 }))).toThrow('holdAtLeastMs');
+    // @ts-expect-error negative
+    expect(() => decorate(AcceptFencing({ trust: () => true, waitMs: -1 }))).toThrow('waitMs must be');
+    // @ts-expect-error another mistake is still the one that is named
+    expect(() => decorate(Leased('k', { ttlMs: 1_000, wait: 1 }))).toThrow('there is no option "wait"');
+    const wrong = [
+      // @ts-expect-error negative
+      FencingModule.forRoot({ leases, storeTimeoutMs: -1 }),
+      // @ts-expect-error negative
+      FencingModule.forRoot({ leases, drainMs: -1 }),
+      // @ts-expect-error negative
+      FencingModule.forRoot({ leases, defaults: { ttlMs: -1 } }),
+      // @ts-expect-error negative
+      FencingModule.forRoot({ leases, defaults: { waitMs: -1 } }),
+    ];
+    for (const module of wrong)
+      await expect(Test.createTestingModule({ imports: [module] }).compile()).rejects.toThrow('whole number');
   });
 
   it('a method whose result does not come later: callers get a promise from now on', () => {

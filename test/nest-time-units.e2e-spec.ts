@@ -11,7 +11,7 @@ const DAY = 24 * 3_600_000;
 /** Runs a call as another caller does: without the leases of this one. */
 const outside = AsyncLocalStorage.snapshot() as <T>(call: () => T) => T;
 
-describe('times are milliseconds, whole, and of any length', () => {
+describe('field report 39: times are milliseconds, whole, and of any length', () => {
   let app: FencedApp;
   let proxy: TcpProxy;
   let redis: Redis;

@@ -1,5 +1,5 @@
 import { jest } from '@jest/globals';
-import type { INestApplication } from '@nestjs/common';
+import { type INestApplication, type LoggerService } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import request from 'supertest';
 import type { App } from 'supertest/types.js';
@@ -15,10 +15,12 @@ describe('the reference app', () => {
   let app: INestApplication<App>;
   let summary: { summarize(hour: Date): Promise<number | undefined> };
 
-  const start = async (): Promise<INestApplication<App>> => {
+  const start = async (logger: LoggerService | false = false): Promise<INestApplication<App>> => {
     const { AppModule } = await import('../src/app.module.js');
-    const module = await Test.createTestingModule({ imports: [AppModule] }).compile();
-    const started = module.createNestApplication<INestApplication<App>>({ logger: false });
+    const module = await Test.createTestingModule({ imports: [AppModule] })
+      .setLogger(logger || { log() {}, warn() {}, error() {} })
+      .compile();
+    const started = module.createNestApplication<INestApplication<App>>({ logger });
     await started.init();
     return started;
   };
@@ -36,6 +38,16 @@ describe('the reference app', () => {
     await app.close();
     process.env.DATABASE_URL = shared;
     await database.drop();
+  });
+
+  it('boots without a warning', async () => {
+    const lines: string[] = [];
+    const loud = (message: unknown, ...more: unknown[]) => void lines.push([message, ...more].join(' '));
+    let quiet = 0;
+    const another = await start({ log: () => void quiet++, warn: loud, error: loud, fatal: loud });
+    await another.close();
+    expect(lines).toEqual([]);
+    expect(quiet).toBeGreaterThan(0);
   });
 
   it('rebuilds a report and publishes it under a generation', async () => {

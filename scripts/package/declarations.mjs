@@ -1,12 +1,11 @@
 import { readFileSync } from 'node:fs';
 import path from 'node:path';
+import ts from 'typescript';
 import { entryPoints } from './package.mjs';
 
-const IMPORTS = /(?:from |import\(|import )['"]([^'"]+)['"]/g;
-
-/** What a file of declarations imports. @param {string} file */
+/** What a module or a file of declarations imports, also as a type or later. @param {string} file */
 export function importsOf(file) {
-  return [...readFileSync(file, 'utf8').matchAll(IMPORTS)].map(([, specifier = '']) => specifier);
+  return ts.preProcessFile(readFileSync(file, 'utf8'), true, true).importedFiles.map((one) => one.fileName);
 }
 
 /**

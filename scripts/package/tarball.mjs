@@ -5,8 +5,8 @@ import { execute } from '../consumers/execute.mjs';
 import { projectRoot } from '../services/folders.mjs';
 import { lib } from './package.mjs';
 
-/** The aim was 150 kB, and held until the board, OpenTelemetry, the quorum and the doctor came in: 40 kB in two copies. */
-const LARGEST_BYTES = 205_000;
+/** Also a promise of docs/package.md. */
+const LARGEST_BYTES = 150_000;
 
 /**
  * Packs what is built, and has it judged.

@@ -3,7 +3,8 @@ import { BullModule, getQueueToken, Processor, WorkerHost } from '@nestjs/bullmq
 import { Module } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import type { Job, Queue } from 'bullmq';
-import { Leased } from 'nestjs-fencing';
+import { FencedWrite, Leased } from 'nestjs-fencing';
+import { proveRefused } from './prove-refused.js';
 import { prove, run } from './prove.js';
 import { ReportsService } from './reports.js';
 import { imports } from './setup.js';
@@ -20,6 +21,12 @@ class ReportsProcessor extends WorkerHost {
   }
 }
 
+@Processor('reports')
+class CarelessProcessor extends WorkerHost {
+  @FencedWrite()
+  override async process(): Promise<void> {}
+}
+
 @Module({
   imports: [
     ...imports,
@@ -31,6 +38,7 @@ class ReportsProcessor extends WorkerHost {
 class AppModule {}
 
 run(async () => {
+  await proveRefused(CarelessProcessor, 'CarelessProcessor.process: it is a queue processor');
   const app = await NestFactory.createApplicationContext(AppModule, { logger: ['error', 'warn'] });
   const queue = app.get<Queue>(getQueueToken('reports'));
   await prove(app, (id) => void queue.add('rebuild', { id }), `report:${encodeURIComponent('c 1/ä')}`);

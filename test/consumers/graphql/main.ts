@@ -3,7 +3,8 @@ import { ApolloDriver, type ApolloDriverConfig } from '@nestjs/apollo';
 import { Module } from '@nestjs/common';
 import { NestFactory } from '@nestjs/core';
 import { Args, GraphQLModule, Int, Mutation, Query, Resolver } from '@nestjs/graphql';
-import { Leased } from 'nestjs-fencing';
+import { FencedWrite, Leased } from 'nestjs-fencing';
+import { proveRefused } from './prove-refused.js';
 import { prove, run } from './prove.js';
 import { ReportsService } from './reports.js';
 import { imports } from './setup.js';
@@ -24,6 +25,15 @@ class ReportsResolver {
   }
 }
 
+@Resolver()
+class CarelessResolver {
+  @Mutation(() => Boolean)
+  @FencedWrite()
+  async careless(): Promise<boolean> {
+    return true;
+  }
+}
+
 @Module({
   imports: [
     ...imports,
@@ -34,6 +44,7 @@ class ReportsResolver {
 class AppModule {}
 
 run(async () => {
+  await proveRefused(CarelessResolver, 'CarelessResolver.careless: it is a resolver');
   const app = await NestFactory.create(AppModule, { logger: ['warn'] });
   await app.listen(0, '127.0.0.1');
   const url = `${await app.getUrl()}/graphql`;

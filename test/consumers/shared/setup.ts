@@ -7,8 +7,8 @@ import { Report } from './reports.js';
 
 export const redis = new Redis(process.env.REDIS_URL!);
 
-/** What every consumer imports: the database, and the package on the application's own ioredis client. */
-export const imports = [
+/** The database of a consumer. */
+export const database = [
   TypeOrmModule.forRoot({
     type: 'postgres',
     url: process.env.DATABASE_URL,
@@ -16,5 +16,10 @@ export const imports = [
     synchronize: true,
   }),
   TypeOrmModule.forFeature([Report]),
+];
+
+/** What every consumer imports: the database, and the package on the application's own ioredis client. */
+export const imports = [
+  ...database,
   FencingModule.forRoot({ leases: redisLeases(redis), fence: typeOrmFence({ ensureSchema: true }) }),
 ];

@@ -19,13 +19,25 @@ export interface FencingBoardOptions {
    * this machine only, and refuses to start where `NODE_ENV` is `production`.
    */
   guard?: BoardGuard | readonly BoardGuard[];
-  /** Modules that export what the guard injects. */
+  /**
+   * Modules that export what the guard injects.
+   * @default none
+   */
   imports?: ModuleMetadata['imports'];
-  /** The instance of `FencingModule` that it shows. */
+  /**
+   * The instance of `FencingModule` that it shows.
+   * @default the one without a name
+   */
   name?: string;
-  /** Who a request comes from, as the audit keeps it of a revocation: a text of up to 1000 characters. */
+  /**
+   * Who a request comes from, as the audit keeps it of a revocation: a text of up to 1000 characters.
+   * @default nobody is named
+   */
   who?: (request: unknown) => string | undefined;
-  /** Events of other processes, to be shown too: the board itself hears those of its own application. */
+  /**
+   * Events of other processes, to be shown too: the board itself hears those of its own application.
+   * @default none
+   */
   events?: Observable<FencingEvent>;
 }
 

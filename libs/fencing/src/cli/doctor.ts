@@ -4,7 +4,7 @@ import { conclude, type Diagnosis, type Examination, exitCodeOf, failedCheck } f
 export const DOCTOR_USAGE = `usage: nestjs-fencing doctor [--redis <url>]... [--postgres <url>] [--schema <name>] [--json]
 
 Looks at the servers behind leases and fence, and says what is set up in a way that will hurt, why, and what to do. It only reads.
-  --redis      redis://… ; several for the nodes of a quorum
+  --redis      redis://… ; several for the nodes of a quorum; any one node of a cluster
   --postgres   postgres://… of the fenced database
   --schema     where the package's tables are, if not in the search path
   --json       the findings and what was read, as JSON
@@ -64,29 +64,34 @@ async function attempt(about: string, work: () => Promise<Examination>): Promise
 }
 
 async function examineRedis(url: string, about: string): Promise<Examination> {
-  const { Redis } = await import('ioredis');
+  const { Cluster, Redis } = await import('ioredis');
   const { RedisLeaseStore } = await import('../redis/redis-lease-store.js');
-  const client = new Redis(url, {
-    lazyConnect: true,
-    connectTimeout: CONNECT_WITHIN_MS,
-    commandTimeout: CONNECT_WITHIN_MS,
-    retryStrategy: () => null,
-  });
+  const options = { connectTimeout: CONNECT_WITHIN_MS, commandTimeout: CONNECT_WITHIN_MS };
+  const client = new Redis(url, { ...options, lazyConnect: true, retryStrategy: () => null });
   client.on('error', () => undefined); // told by the rejection
+  let cluster: InstanceType<typeof Cluster> | undefined;
   try {
     await client.connect();
-    const { findings, facts, clockAheadMs } = await new RedisLeaseStore(client, {
+    // Of a cluster one node is enough: it knows the others.
+    if (/^redis_mode:cluster/m.test(await client.info('server'))) {
+      const { host, port, username, password, tls } = client.options;
+      const redisOptions = { ...options, username, password, tls };
+      cluster = new Cluster([{ host, port }], { redisOptions });
+      cluster.on('error', () => undefined);
+    }
+    const { findings, facts, clockAheadMs } = await new RedisLeaseStore(cluster ?? client, {
       prefix: 'fencing',
       ownsClient: false,
     }).diagnose();
     const renamed = Object.entries(facts).map(([name, value]) => [name.replace(/^redis/, about), value]);
     return {
-      findings: findings.map((finding) => ({ ...finding, about })),
+      findings: findings.map((finding) => ({ ...finding, about: finding.about.replace(/^redis/, about) })),
       facts: Object.fromEntries(renamed) as Examination['facts'],
       clockAheadMs,
     };
   } finally {
     client.disconnect();
+    cluster?.disconnect();
   }
 }
 

@@ -9,6 +9,7 @@ import {
   resolveLeaseOptions,
 } from '../core/options.js';
 import { acceptFencingInterceptor } from './accept-fencing.interceptor.js';
+import type { LeaseTimes } from './times.js';
 import { DEFAULT_INSTANCE } from './tokens.js';
 
 /** Options of `@AcceptFencing`. */
@@ -40,7 +41,10 @@ export interface AcceptFencingOptions extends Pick<LeaseOptions, 'ttlMs' | 'wait
    * @default the module's default, 5_000
    */
   waitMs?: number;
-  /** The instance of `FencingModule` to use, where there are several. */
+  /**
+   * The instance of `FencingModule` to use, where there are several.
+   * @default the one without a name
+   */
   name?: string;
 }
 
@@ -51,11 +55,8 @@ const OPTIONS = ['trust', 'required', 'headers', 'ttlMs', 'waitMs', 'name'];
  * `fencingHeaders()`, becomes the lease of this call. Before the handler runs, the grant is activated in this service's own
  * database; from then on, its `@FencedWrite` accepts no older grant of the key, whatever arrives late.
  *
- * ```ts
- * @Post(':id/charge')
- * @AcceptFencing({ trust: (context) => isInternal(context) })
- * charge(@Param('id') id: string) { return this.charges.create(id); }   // create is a @FencedWrite
- * ```
+ * `@AcceptFencing({ trust: (context) => isInternal(context) })` on a route whose service has a `@FencedWrite()` method.
+ *
  * The keys of both services are one space of names: a service that takes leases of its own under the same keys must take them
  * from the same lease store. It has no effect on a method that Nest does not call as a handler.
  *
@@ -63,7 +64,9 @@ const OPTIONS = ['trust', 'required', 'headers', 'ttlMs', 'waitMs', 'name'];
  *
  * Requests are refused with `FencingHeadersError` (400), `StaleGenerationError` (409) or `StoreUnavailableError` (503).
  */
-export function AcceptFencing(options: AcceptFencingOptions) {
+export function AcceptFencing<Ttl extends number = number, Wait extends number = number>(
+  options: AcceptFencingOptions & Pick<LeaseTimes<Ttl, Wait, number>, 'ttlMs' | 'waitMs'>,
+) {
   return (target: object, method: string | symbol, descriptor: PropertyDescriptor): void => {
     const where = `@AcceptFencing on ${target.constructor.name}.${String(method)}`;
     checkNames(where, options, OPTIONS);

@@ -2,7 +2,13 @@ import type { DiscoveryService } from '@nestjs/core';
 import { FencingConfigError } from '../core/errors.js';
 import type { FencingRuntime } from './fencing.runtime.js';
 import { runtimeProperty } from './tokens.js';
-import { type WrapMark, wrappedMethodsOf } from './wrapped-methods.js';
+import { type WrappedMethod, wrappedMethodsOf } from './wrapped-methods.js';
+
+/** A decorated method of a class of the application. */
+export interface AdoptedMethod extends WrappedMethod {
+  /** The class, which may have it from an ancestor. */
+  readonly constructor: object;
+}
 
 type Wrapper = ReturnType<DiscoveryService['getProviders']>[number];
 
@@ -14,7 +20,7 @@ type Wrapper = ReturnType<DiscoveryService['getProviders']>[number];
 export class InstanceAdopter {
   private readonly checked = new WeakSet<object>();
   /** The decorated methods of the classes that were checked, until they are asked for. */
-  private found: WrapMark[] = [];
+  private found: AdoptedMethod[] = [];
   /** What Nest did not make may outlive this application, and belongs to the next one then. */
   private readonly adopted = new Set<object>();
 
@@ -24,7 +30,7 @@ export class InstanceAdopter {
    * @returns the decorated methods of all classes
    * @throws FencingConfigError naming the class and the method
    */
-  adoptAll(discovery: DiscoveryService): readonly WrapMark[] {
+  adoptAll(discovery: DiscoveryService): readonly AdoptedMethod[] {
     for (const wrapper of [...discovery.getProviders(), ...discovery.getControllers()]) {
       if (wrapper.isFactory && !wrapper.isDependencyTreeStatic()) this.watchFactory(wrapper);
       const { instance } = wrapper as { instance: unknown };
@@ -86,7 +92,7 @@ export class InstanceAdopter {
       }
     }
     this.checked.add(prototype);
-    this.found.push(...methods);
+    this.found.push(...methods.map((one) => ({ ...one, constructor: prototype.constructor })));
     return true;
   }
 

@@ -6,10 +6,7 @@ const CURRENT_LEASE = Symbol.for('nestjs-fencing/current-lease');
  * The lease of the current call as a parameter of a `@Leased` or `@FencedWrite` method; callers leave it out. Of several, the
  * one of the first key.
  *
- * ```ts
- * @Leased('report:{0}')
- * async rebuild(customerId: string, @CurrentLease() lease?: Lease) { lease!.signal … }
- * ```
+ * `@CurrentLease() lease?: Lease` as the last parameter; in the method `lease!.signal`, `lease!.assertHeld()`.
  */
 export function CurrentLease(): ParameterDecorator {
   return (target, method, index) => {

@@ -15,9 +15,13 @@ export interface FencedWriteOptions<Args extends readonly unknown[] = readonly n
    * Names the operation, so that its effect is committed at most once whoever sends it: the second call with the id gets the
    * stored result, and the method does not run. The arguments are its payload; other arguments under the same id are refused.
    * A write whose COMMIT had no answer finds out by its receipt whether it was accepted.
+   * @default none: every call has its effect
    */
   operation?: (...args: Args) => string;
-  /** The instance of `FencingModule` to use, where there are several. */
+  /**
+   * The instance of `FencingModule` to use, where there are several.
+   * @default the one without a name
+   */
   name?: string;
 }
 
@@ -31,6 +35,9 @@ const ISOLATION_LEVELS: readonly IsolationLevel[] = ['READ COMMITTED', 'REPEATAB
  * Runs the method in a transaction that the database accepts only while no newer lease of the key has been activated. Every
  * path to the DataSource inside the method is in that transaction: injected repositories, managers, `query`, query builders.
  * Needs a lease: call it from a `@Leased` method.
+ *
+ * - `@FencedWrite()`: as often as it is called
+ * - `@FencedWrite({ operation: (orderId: string) => 'pay:' + orderId })`: at most once for an order
  *
  * @throws FencingConfigError at decoration, where an option is wrong
  *

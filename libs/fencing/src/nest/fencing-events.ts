@@ -12,6 +12,7 @@ import type { FencingEmitter, FencingEvent, FencingEventName } from '../core/eve
  * The same events are on the channels `nestjs-fencing:<name>` of `node:diagnostics_channel`, for all applications of a process.
  */
 export class FencingEvents extends Observable<FencingEvent> {
+  /** @internal */
   constructor(private readonly emitter: FencingEmitter) {
     super((subscriber) => emitter.listen((event) => subscriber.next(event)));
   }

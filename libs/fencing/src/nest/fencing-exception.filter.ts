@@ -21,7 +21,8 @@ const ANSWERS: Partial<Record<FencingErrorCode, { status: number; title: string 
 
 /**
  * Answers errors of this package over HTTP as problem details (RFC 9457), and over message transports as plain objects with
- * their `code`. Registered by the module unless `httpErrors: false`; then for single controllers with `@UseFilters`.
+ * their `code`. Registered by the module unless `httpErrors: false`; then for single controllers:
+ * `@UseFilters(FencingExceptionFilter)`.
  */
 @Catch(FencingError)
 export class FencingExceptionFilter implements ExceptionFilter {

@@ -12,7 +12,10 @@ export interface FencingModuleOptions {
   leases: LeaseStore | LeaseStoreSource | Promise<LeaseStore>;
   /** Where writes are fenced: `typeOrmFence()`, or a `Fence` of your own. Without it `@FencedWrite()` is refused at boot. */
   fence?: FenceSource | Fence;
-  /** Lease options for every method that does not set its own. */
+  /**
+   * Lease options for every method that does not set its own.
+   * @default ttlMs 30_000, waitMs 5_000, onBusy 'fail', holdAtLeastMs 0, onUncertain 'reconcile', activate 'start'
+   */
   defaults?: LeaseOptions;
   /**
    * How long one request to the lease store may take before it counts as unanswered, ms.
@@ -31,7 +34,7 @@ export interface FencingModuleOptions {
   httpErrors?: boolean;
   /**
    * Whether what the boot would only warn about stops it: a key that names no parameter, a ttl that is too short for the lease
-   * store, a lease store that is set up wrongly. Not a lease store that is down.
+   * store, a lease store that is set up wrongly, a fenced write that certainly has no lease. Not a lease store that is down.
    * @default false
    */
   strict?: boolean;

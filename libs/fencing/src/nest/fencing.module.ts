@@ -13,6 +13,7 @@ import { FencingHealthIndicator } from './fencing-health.indicator.js';
 import { FencingRuntime } from './fencing.runtime.js';
 import { FencingService } from './fencing.service.js';
 import { checkAsyncOptions, checkSyncOptions } from './module-options.js';
+import type { LeaseTimes, NotNegative } from './times.js';
 import {
   DEFAULT_INSTANCE,
   fencingEventsToken,
@@ -29,7 +30,13 @@ import {
  */
 @Module({})
 export class FencingModule extends ConfigurableModuleClass {
-  static override forRoot(options: typeof OPTIONS_TYPE): DynamicModule {
+  static override forRoot<
+    Ttl extends number = number,
+    Wait extends number = number,
+    Hold extends number = number,
+    Timeout extends number = number,
+    Drain extends number = number,
+  >(options: typeof OPTIONS_TYPE & ModuleTimes<Ttl, Wait, Hold, Timeout, Drain>): DynamicModule {
     checkSyncOptions(options);
     return withInstance(super.forRoot(options), options.name);
   }
@@ -38,6 +45,19 @@ export class FencingModule extends ConfigurableModuleClass {
     checkAsyncOptions(options);
     return withInstance(super.forRootAsync(options), options.name);
   }
+}
+
+/** A negative literal does not compile. */
+interface ModuleTimes<
+  Ttl extends number,
+  Wait extends number,
+  Hold extends number,
+  Timeout extends number,
+  Drain extends number,
+> {
+  defaults?: LeaseTimes<Ttl, Wait, Hold>;
+  storeTimeoutMs?: NotNegative<Timeout>;
+  drainMs?: NotNegative<Drain>;
 }
 
 function withInstance(definition: DynamicModule, name = DEFAULT_INSTANCE): DynamicModule {

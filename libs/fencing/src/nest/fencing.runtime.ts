@@ -21,13 +21,13 @@ import { OperatorLog } from '../core/operator-log.js';
 import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
 import type { FenceSource, LeaseStoreSource } from '../core/sources.js';
 import { within } from '../core/timing.js';
-import { InstanceAdopter } from './adopt-instances.js';
+import { type AdoptedMethod, InstanceAdopter } from './adopt-instances.js';
 import { type LeasedMethod, reportMistakes } from './boot-report.js';
 import type { FencingModuleOptions } from './fencing.module-definition.js';
 import { checkLeaseStore, checkModuleOptions, isFence, isLeaseStoreSource } from './module-options.js';
 import { streamedResult } from './streamed-result.js';
 import { runtimeToken } from './tokens.js';
-import type { WrapMark } from './wrapped-methods.js';
+import { interceptorsMayLease, reportUnleasedEntries } from './unleased-entries.js';
 
 /** What `@Leased` knows of its method. */
 export interface LeasedDefinition {
@@ -113,7 +113,8 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       const { store, fence } = await this.start();
       const ofFence = (await fence?.check()) ?? [];
       const ofStore = await this.checkStore(store, this.leasedMethods(methods));
-      this.report([...ofFence.map(sentence), ...ofStore]);
+      const ofEntries = reportUnleasedEntries(methods, interceptorsMayLease(this.discovery));
+      this.report([...ofFence.map(sentence), ...ofEntries, ...ofStore]);
     } catch (error) {
       // Nobody closes an application that did not start.
       await this.onApplicationShutdown().catch(() => undefined);
@@ -214,18 +215,19 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     const { storeTimeoutMs } = this;
     const silent = () => new StoreUnavailableError('lease store', `no answer within ${storeTimeoutMs} ms.`);
     const answered = <T>(work: Promise<T>) => within(systemClock, storeTimeoutMs, work, silent);
+    const found: string[] = [];
     try {
-      const findings = await answered(store.check());
+      found.push(...(await answered(store.check())).map(sentence));
       const mistakes = reportMistakes(methods, this.defaults.ttlMs, store, () => systemClock.now());
-      return [...findings.map(sentence), ...(await answered(mistakes))];
+      found.push(...(await answered(mistakes)));
     } catch (error) {
       // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
       if (!(error instanceof StoreUnavailableError)) throw error;
       this.logger.warn(
         `${error.message} The application starts; calls that need a lease fail until it answers.`,
       );
-      return [];
     }
+    return found;
   }
 
   /** @throws FencingConfigError with all of it, where the module is strict */
@@ -237,9 +239,9 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     for (const mistake of mistakes) this.logger.warn(mistake);
   }
 
-  private leasedMethods(marks: readonly WrapMark[]): LeasedMethod[] {
+  private leasedMethods(methods: readonly AdoptedMethod[]): LeasedMethod[] {
     // Descendants bring the methods of their ancestors again.
-    const leases = new Map(marks.map(({ where, lease }) => [lease, where]));
+    const leases = new Map(methods.map(({ where, lease }) => [lease, where]));
     return [...leases].flatMap(([lease, where]) =>
       lease ? [{ where, lease, ttlMs: this.resolveOptions(where, lease.options).ttlMs }] : [],
     );

@@ -7,6 +7,7 @@ import type { Fence, FenceSnapshot, Receipt, Revocation } from '../core/fence.js
 import type { WriteOptions } from '../core/fenced-writes.js';
 import { checkBuiltKey, checkKey } from '../core/key.js';
 import type { Lease } from '../core/lease.js';
+import type { LeaseKeeper } from '../core/lease-keeper.js';
 import type { LeaseSnapshot } from '../core/lease-store.js';
 import {
   checkFunction,
@@ -39,14 +40,23 @@ export interface KeyReport {
 
 /** Who takes a key away, and why: kept in the audit. */
 export interface RevokeOptions {
+  /**
+   * At most 1000 characters, as is `reason`.
+   * @default nobody is named
+   */
   readonly by?: string;
+  /** @default none is given */
   readonly reason?: string;
 }
 
 /** An operation of `FencingService.write`. */
 export interface OperationOptions {
+  /** Names the operation, e.g. `pay:42`. */
   readonly id: string;
-  /** Compared between calls with one id; any JSON. */
+  /**
+   * Compared between calls with one id; any JSON.
+   * @default nothing is compared
+   */
   readonly payload?: unknown;
 }
 
@@ -62,7 +72,13 @@ const LONGEST_NOTE = 1_000;
 /** How much of the audit one call answers. */
 const MOST_ENTRIES = 1_000;
 
-/** What the decorators do, as functions; and a view of keys for operators. */
+/**
+ * What the decorators do, as functions; and a view of keys for operators.
+ *
+ * ```ts
+ * await fencing.run('report:42', { waitMs: 0 }, () => fencing.write({}, (manager) => manager.save(report)));
+ * ```
+ */
 export class FencingService {
   private readonly logger = new Logger('Fencing');
 
@@ -73,20 +89,25 @@ export class FencingService {
    * Runs `body` under a lease of `key` (or of each of several, in the order given). The twin of `@Leased`.
    * With `onBusy: 'skip'` it resolves to `undefined` where the key stayed busy.
    */
-  async run<T>(
+  run<T>(
     key: string | readonly string[],
     options: LeaseCallOptions,
     body: (...leases: Lease[]) => T | PromiseLike<T>,
   ): Promise<T | undefined> {
-    const where = 'FencingService.run';
-    const { signal, resolved } = this.readOptions(where, options);
-    const keys = (Array.isArray(key) ? (key as string[]) : [key]).map((one) => checkBuiltKey(where, one));
-    if (keys.length === 0) throw new FencingConfigError(`${where}: the array of keys is empty.`);
-    checkFunction(where, 'the body', body);
-    const { keeper } = this.runtime.running ?? (await this.runtime.start());
-    // Waited for here: to hand on the promise itself costs three turns of the microtask queue.
-    const result = await keeper.run(keys, resolved, (leases) => body(...leases), { signal });
-    return result;
+    try {
+      const where = 'FencingService.run';
+      const { signal, resolved } = this.readOptions(where, options);
+      const keys = (Array.isArray(key) ? (key as string[]) : [key]).map((one) => checkBuiltKey(where, one));
+      if (keys.length === 0) throw new FencingConfigError(`${where}: the array of keys is empty.`);
+      checkFunction(where, 'the body', body);
+      const runOn = ({ keeper }: { readonly keeper: LeaseKeeper }) =>
+        keeper.run(keys, resolved, (leases) => body(...leases), { signal });
+      // Not `async`: each layer of promises is paid for by every call.
+      const { running } = this.runtime;
+      return running ? runOn(running) : this.runtime.start().then(runOn);
+    } catch (error) {
+      return Promise.reject(error);
+    }
   }
 
   /**
@@ -264,7 +285,7 @@ export class FencingService {
       id: checkBuiltKey(where, operation.id, 'an operation id'),
       fingerprint: fingerprintOf(where, [operation.payload]),
     };
-    const { writes } = await this.runtime.start();
+    const { writes } = this.runtime.running ?? (await this.runtime.start());
     return writes.write(where, { ...writeOptions, operation: request }, async (manager) =>
       body(manager as Manager),
     );

@@ -10,11 +10,15 @@ import {
 import { withCurrentLease } from './current-lease.decorator.js';
 import type { LeasedDefinition } from './fencing.runtime.js';
 import type { LaterResult } from './later-result.js';
+import type { LeaseTimes } from './times.js';
 import { wrapMethod } from './wrap-method.js';
 
 /** Options of `@Leased`. */
 export interface LeasedOptions extends LeaseOptions {
-  /** The instance of `FencingModule` to use, where there are several. */
+  /**
+   * The instance of `FencingModule` to use, where there are several.
+   * @default the one without a name
+   */
   name?: string;
 }
 
@@ -22,7 +26,7 @@ export interface LeasedOptions extends LeaseOptions {
  * A method whose arguments fit the key function; bivariant, so that `(order: { id: string })` fits a method of `Order`. Its
  * result comes later: callers get a promise from now on, which a method that returns a plain value would not tell them.
  */
-type MethodFor<Args extends readonly unknown[]> = {
+type LeasedMethodFor<Args extends readonly unknown[]> = {
   method(...args: [...Args, ...never[]]): LaterResult;
 }['method'];
 
@@ -30,11 +34,9 @@ type MethodFor<Args extends readonly unknown[]> = {
  * Runs the method under a lease of `key`, renewed while it runs and released before its caller gets the result. Inside a call
  * that already holds the key, the method joins it.
  *
- * ```ts
- * @Leased((customerId: string) => `report:${customerId}`)       // from the arguments, checked by the compiler
- * @Leased('report:{0.customerId}', { ttlMs: 10_000 })           // the same as text, escaped
- * @Leased(['account:{0}', 'account:{1}'])                       // several, taken in sorted order
- * ```
+ * - `@Leased((id: string) => 'report:' + id)`: from the arguments, checked by the compiler
+ * - `@Leased('report:{0.customerId}', { ttlMs: 10_000 })`: the same as text, escaped
+ * - `@Leased(['account:{0}', 'account:{1}'])`: several, taken in sorted order
  *
  * @param key text with `{…}` places, a function of the arguments, or an array of either. `{0}`, `{0.id}` stand for arguments,
  * `{params.id}`, `{body.x}`, `{query.x}`, `{headers.x}`, `{user.id}` for parts of the current request.
@@ -42,11 +44,16 @@ type MethodFor<Args extends readonly unknown[]> = {
  *
  * Calls reject with `LeaseBusyError`, `StoreUnavailableError`, `LeaseKeyError`, `LeaseLostError`, or what the method throws.
  */
-export function Leased<const Args extends readonly unknown[] = []>(
+export function Leased<
+  const Args extends readonly unknown[] = [],
+  Ttl extends number = number,
+  Wait extends number = number,
+  Hold extends number = number,
+>(
   key: KeySource<Args> | readonly KeySource<Args>[],
-  options: LeasedOptions = {},
+  options: LeasedOptions & LeaseTimes<Ttl, Wait, Hold> = {},
 ) {
-  return <M extends MethodFor<Args>>(
+  return <M extends LeasedMethodFor<Args>>(
     target: object,
     method: string | symbol,
     descriptor: TypedPropertyDescriptor<M>,

@@ -19,17 +19,21 @@ export function runtimeProperty(name = DEFAULT_INSTANCE): symbol {
 /**
  * Token of the `FencingService` of a named instance. The default one is injected by its class; without a name, this is a token of
  * it that the ESM and the CommonJS copy of the package share, for a process that loads both.
+ *
+ * ```ts
+ * constructor(@Inject(fencingServiceToken('billing')) private readonly fencing: FencingService) {}
+ * ```
  */
 export function fencingServiceToken(name = DEFAULT_INSTANCE): symbol {
   return Symbol.for(`nestjs-fencing/service/${name}`);
 }
 
-/** Token of the `FencingHealthIndicator` of a named instance; that of the default one is injected by its class. */
+/** Token of the `FencingHealthIndicator` of a named instance, for `@Inject`; that of the default one is injected by its class. */
 export function fencingHealthToken(name: string): symbol {
   return Symbol.for(`nestjs-fencing/health/${name}`);
 }
 
-/** Token of the `FencingEvents` of a named instance; those of the default one are injected by their class. */
+/** Token of the `FencingEvents` of a named instance, for `@Inject`; those of the default one are injected by their class. */
 export function fencingEventsToken(name: string): symbol {
   return Symbol.for(`nestjs-fencing/events/${name}`);
 }

@@ -27,9 +27,13 @@ export interface WrappedMethod extends WrapMark {
   readonly name: string | symbol;
   /** Whether the class's own method of that name has the decorator: an override may have lost it. */
   readonly isWrapped: boolean;
+  /** The class's own method of that name, and all its marks, the innermost first. */
+  readonly method: object | undefined;
+  readonly marks: readonly WrapMark[];
 }
 
 const WRAPPED = Symbol.for('nestjs-fencing/wrapped');
+const WRAPPER = Symbol.for('nestjs-fencing/wrapper');
 
 /** One list for the ESM and the CommonJS copy of the package in a process. It grows with the classes that are loaded. */
 const decorated = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing/decorated')] ??=
@@ -43,7 +47,13 @@ export function decoratedMethods(): readonly WrapMark[] {
 /** Notes on `wrapper` what it wraps, with the marks that `method` already had. */
 export function markWrapped(wrapper: object, method: object, mark: WrapMark): void {
   Reflect.defineMetadata(WRAPPED, [...marksOf(method), mark], wrapper);
+  Reflect.defineMetadata(WRAPPER, wrapper, wrapper);
   decorated.push(mark);
+}
+
+/** Whether a decorator of this package is the outermost: another that wraps the method may have copied the marks. */
+export function isWrapper(method: object): boolean {
+  return Reflect.getOwnMetadata(WRAPPER, method) === method;
 }
 
 /** The decorated methods that instances of `prototype` have, or have overridden. */
@@ -55,12 +65,15 @@ export function wrappedMethodsOf(prototype: object): WrappedMethod[] {
     level = Object.getPrototypeOf(level) as object
   ) {
     for (const name of Reflect.ownKeys(level)) {
-      const current = marksOf(methodOf(ownerOf(prototype, name), name));
+      const method = methodOf(ownerOf(prototype, name), name);
+      const marks = marksOf(method);
       for (const mark of marksOf(methodOf(level, name))) {
         found.push({
           ...mark,
           name,
-          isWrapped: current.some(({ decorator }) => decorator === mark.decorator),
+          isWrapped: marks.some(({ decorator }) => decorator === mark.decorator),
+          method,
+          marks,
         });
       }
     }

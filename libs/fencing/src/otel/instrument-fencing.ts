@@ -3,6 +3,7 @@ import { checkChoice, checkNames } from '../core/options.js';
 import { recordMetrics } from './fencing-metrics.js';
 import { traceCalls } from './fencing-spans.js';
 
+/** Options of `instrumentFencing`. */
 export interface FencingInstrumentationOptions {
   /** Where the metrics go; `false`: none are recorded. @default the global one of `@opentelemetry/api` */
   meterProvider?: MeterProvider | false;
@@ -32,6 +33,10 @@ const SCOPE = 'nestjs-fencing';
  * Records metrics and spans of all leases and fenced writes of this process with OpenTelemetry. Call it once, when the process starts,
  * after the providers were registered. Calling it again replaces what was set up before: nothing is counted twice.
  * Until it is called, nothing is computed.
+ *
+ * ```ts
+ * instrumentFencing(); // beside the registration of your SDK
+ * ```
  * @throws FencingConfigError where an option is wrong
  */
 export function instrumentFencing(options: FencingInstrumentationOptions = {}): FencingInstrumentation {
