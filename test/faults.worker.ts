@@ -1,8 +1,8 @@
 import { setTimeout as sleep } from 'node:timers/promises';
-import { Redis, type RedisOptions } from 'ioredis';
+import { Cluster, Redis, type RedisOptions } from 'ioredis';
 import type { EntityManager } from 'typeorm';
 import type { Lease } from 'nestjs-fencing';
-import { redisLeases } from 'nestjs-fencing/redis';
+import { quorumLeases, redisLeases } from 'nestjs-fencing/redis';
 import { postgresLeases } from 'nestjs-fencing/typeorm';
 import type { Outcome, RunRequest, Step, WorkerSettings } from './support/fault-bench.js';
 import { startFencedApp } from './support/fenced-app.js';
@@ -13,15 +13,23 @@ import { gate, tell, told } from './support/worker-side.js';
  * `support/fault-bench.ts` is the test's side.
  */
 
-const { client, storeTimeoutMs, leases } = JSON.parse(process.argv[2]!) as WorkerSettings;
+const { client, storeTimeoutMs, leases, nodes = [] } = JSON.parse(process.argv[2]!) as WorkerSettings;
 for (const event of ['uncaughtException', 'unhandledRejection'] as const) {
   process.on(event, (error: unknown) => console.error(event, error));
 }
 
 const redis = new Redis({ ...addressOf(process.env.REDIS_URL!), ...client });
 redis.on('error', () => undefined);
+const quorum = leases === 'quorum' ? nodes.map((url) => new Redis(url)) : [];
+const cluster = new Cluster([...nodes], { lazyConnect: true });
+const stores = {
+  redis: () => redisLeases(redis),
+  postgres: () => postgresLeases({ ensureSchema: true }),
+  quorum: () => quorumLeases(quorum),
+  cluster: () => redisLeases(cluster),
+};
 const app = await startFencedApp({
-  leases: leases === 'postgres' ? postgresLeases({ ensureSchema: true }) : redisLeases(redis),
+  leases: stores[leases ?? 'redis'](),
   fencing: { storeTimeoutMs },
 });
 await tell('ready');
@@ -32,7 +40,7 @@ for (;;) {
   void run(request);
 }
 await app.close();
-redis.disconnect();
+for (const one of [redis, ...quorum, cluster]) one.disconnect();
 
 async function run({ id, key, options, steps }: RunRequest): Promise<void> {
   let lease: Lease | undefined;

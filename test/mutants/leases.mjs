@@ -162,7 +162,7 @@ export default [
   {
     invariant: 'a process that may be in line says so',
     file: redisStore,
-    from: `if (place !== undefined) this.inLine.add(place);`,
+    from: 'if (waiter) this.inLine.add(`${waiter.id} ${key}`);',
     to: ``,
     ...redis('leaves the line'),
   },
@@ -204,7 +204,7 @@ export default [
   },
   {
     invariant: 'eviction is warned of (field report 17)',
-    file: redisStore,
+    file: 'libs/fencing/src/redis/check-server.ts',
     from: `policy === 'noeviction'`,
     to: `policy !== 'noeviction'`,
     ...redis('warns at boot'),
@@ -459,6 +459,55 @@ export default [
     to: `0`,
     test: 'lease-keeper.spec',
     title: 'holdAtLeastMs keeps',
+  },
+  // ------------------------------------------------------------------------------------- a release that is taken back (Redis)
+  {
+    invariant: 'a release and the acquire that follows at once are one step',
+    file: 'libs/fencing/src/redis/redis-lease-store.ts',
+    from: `if (leaving) return this.takeOver(`,
+    to: `if (leaving) bucket.sender.sendRelease(key, leaving); if (leaving && ttlMs < 0) return this.takeOver(`,
+    test: 'redis-taken-back',
+    title: 'becomes one step',
+  },
+  {
+    invariant: 'a release goes before the steps of its key that come after it',
+    file: 'libs/fencing/src/redis/step-sender.ts',
+    from: `this.sendWaitingRelease(key); this.put(step, outcome);`,
+    to: `this.put(step, outcome);`,
+    test: 'redis-taken-back',
+    title: 'goes first',
+  },
+  {
+    invariant: 'no release is forgotten for another one of its key',
+    file: 'libs/fencing/src/redis/step-sender.ts',
+    from: `this.sendWaitingRelease(key); this.releases.set(key, release);`,
+    to: `this.releases.set(key, release);`,
+    test: 'redis-taken-back',
+    title: 'every other release',
+  },
+  {
+    invariant: 'a taken-back release of a lost lease grants nothing: the acquire asks for itself',
+    file: 'libs/fencing/src/redis/redis-lease-store.ts',
+    from: `if (outcome !== 3) return resolve(this.acquireNow(request));`,
+    to: `if (outcome !== 3) return resolve({ granted: true, generation: Number(value) });`,
+    test: 'redis-taken-back',
+    title: 'asks for itself',
+  },
+  {
+    invariant: 'a taken-back release lets the process that waits go first',
+    file: 'libs/fencing/src/redis/redis-lease-store.ts',
+    from: `waiter.id, whole(waiter.forMs), 0];`,
+    to: `waiter.id, whole(waiter.forMs), 1];`,
+    test: 'redis-taken-back',
+    title: 'serves the process that waits',
+  },
+  {
+    invariant: 'a caller that a taken-back release put in line is known to be there',
+    file: 'libs/fencing/src/redis/redis-lease-store.ts',
+    from: 'this.inLine.add(`${waiter.id} ${key}`); resolve({',
+    to: 'resolve({',
+    test: 'redis-taken-back',
+    title: 'leaves the line',
   },
   // ------------------------------------------------------------------------------------- the same on real servers, end to end
   {

@@ -26,8 +26,10 @@ export interface WorkerSettings {
   /** Options of its ioredis client, beside the address. */
   readonly client?: RedisOptions;
   readonly storeTimeoutMs?: number;
-  /** Where its leases are kept: in Redis, or in the database of the bench. @default 'redis' */
-  readonly leases?: 'redis' | 'postgres';
+  /** Where its leases are kept: in Redis, in the database of the bench, or at the `nodes`. @default 'redis' */
+  readonly leases?: 'redis' | 'postgres' | 'quorum' | 'cluster';
+  /** URLs of the Redis servers of a quorum, or of a cluster. */
+  readonly nodes?: readonly string[];
 }
 
 /** How a leased call ended. */
