@@ -186,9 +186,7 @@ describe('field report 33b: leases in a Redis Cluster', () => {
   it('CLUSTER FAILOVER: the load goes on at the other node, and the demoted master is left', async () => {
     const steady = await startLoad();
     const master = await cluster.masterOf(keys[0]!);
-    const replica = await cluster.replicaOf(master);
-    await replica.command('CLUSTER', 'FAILOVER');
-    await cluster.failedOver(master);
+    const replica = await cluster.failOver(master);
     await steady.goesOn(10, keys);
     await expectSoundness();
     expect(await cluster.masterOf(keys[0]!)).toBe(replica);

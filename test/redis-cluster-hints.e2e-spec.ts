@@ -1,6 +1,6 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
-import type { Cluster } from 'ioredis';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, jest } from '@jest/globals';
+import type { Cluster, Redis } from 'ioredis';
 import { Cluster as Cluster5 } from 'ioredis5';
 import type { LeaseStore, WakeHint, Watch } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
@@ -64,12 +64,7 @@ describe('a Redis Cluster', () => {
     /** Whoever listened before is told that hints may have been missed, and hears the next one. */
     const expectToHear = async () => {
       await eventually(() => hints.some(({ waiterId }) => waiterId === undefined), { timeoutMs: 20_000 });
-      // At the master, or at one that has just been demoted to its replica: messages go to the whole shard.
-      await eventually(async () => {
-        const answering = cluster.servers.filter(({ answers }) => answers);
-        const counts = await Promise.all(answering.map(listenersAt));
-        return counts.reduce((sum, count) => sum + count, 0) === 1;
-      });
+      await eventually(async () => (await listenersAt(await cluster.masterOf(key))) === 1);
       expect(await mine.release({ key, owner: 'a' })).toEqual({ held: true });
       await eventually(() => hints.some(({ waiterId }) => waiterId === 'w'));
     };
@@ -84,9 +79,31 @@ describe('a Redis Cluster', () => {
 
     it('are heard again after CLUSTER FAILOVER', async () => {
       const master = await cluster.masterOf(key);
-      await (await cluster.replicaOf(master)).command('CLUSTER', 'FAILOVER');
-      await cluster.failedOver(master);
+      await cluster.failOver(master);
       await expectToHear();
+    });
+
+    it('are not looked for at a demoted master, although the node that was asked names it still', async () => {
+      const client = clients[1]!;
+      const nodes = client.nodes.bind(client);
+      let before: unknown = await nodes('master')[0]!.call('CLUSTER', 'SLOTS');
+      const call = jest.fn(async (node: Redis, command: string, ...args: string[]) => {
+        const answer = before ?? (await node.call(command, ...args));
+        before = undefined;
+        return answer;
+      });
+      jest
+        .spyOn(client, 'nodes')
+        .mockImplementation((role) =>
+          nodes(role).map(
+            (node) => Object.create(node, { call: { value: call.bind(undefined, node) } }) as Redis,
+          ),
+        );
+      const master = await cluster.masterOf(key);
+      await cluster.failOver(master);
+      await expectToHear();
+      expect(before).toBeUndefined();
+      expect(call.mock.calls.length).toBeGreaterThan(1);
     });
 
     it('are heard again after the slot has moved', async () => {
@@ -151,8 +168,7 @@ describe('a Redis Cluster', () => {
       await takeTurns(2);
       if (when === 'after') {
         const master = await cluster.masterOf(key);
-        await (await cluster.replicaOf(master)).command('CLUSTER', 'FAILOVER');
-        await cluster.failedOver(master);
+        await cluster.failOver(master);
         await takeTurns(2);
       }
       turns.length = 0;

@@ -5,6 +5,8 @@ import { slotOf } from '../../libs/fencing/src/redis/cluster/cluster-slots.js';
 import { eventually } from './gate.js';
 import { RedisServer } from './redis-server.js';
 
+/** Redis gives an attempt of CLUSTER FAILOVER up after 5 s. */
+const FAILOVER_GIVEN_UP_MS = 6_000;
 const SLOTS = 16_384;
 
 /** A line of CLUSTER NODES. */
@@ -116,6 +118,25 @@ export class ClusterOfServers {
       },
       { timeoutMs: 30_000 },
     );
+  }
+
+  /** Has the replica of `master` take over, as an operator does: the servers may give an attempt up, and are asked again then. Answers the replica. */
+  async failOver(master: RedisServer): Promise<RedisServer> {
+    const replica = await this.replicaOf(master);
+    let askAt = -Infinity;
+    await eventually(
+      async () => {
+        if (!(await this.masters()).includes(master)) return true;
+        if (performance.now() >= askAt) {
+          askAt = performance.now() + FAILOVER_GIVEN_UP_MS;
+          await replica.command('CLUSTER', 'FAILOVER');
+        }
+        return false;
+      },
+      { timeoutMs: 30_000 },
+    );
+    await this.settled();
+    return replica;
   }
 
   /** Resolves once another node serves the slots of `master`. */

@@ -45,6 +45,9 @@ export interface ScriptClient {
 
 /** A connection in subscriber mode. */
 export interface RedisSubscriber {
+  readonly options: { readonly host?: string; readonly port?: number };
+  /** Until it is in subscriber mode. */
+  call(command: string, ...args: string[]): Promise<unknown>;
   subscribe(channel: string): Promise<unknown>;
   /** Old clients have none. */
   ssubscribe?(channel: string): Promise<unknown>;

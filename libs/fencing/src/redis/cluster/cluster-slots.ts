@@ -24,7 +24,10 @@ export interface Address {
 }
 
 /** Which master serves a slot, as far as `node` knows; `undefined` where none does. */
-export async function masterOf(node: RedisClusterNode, slot: number): Promise<Address | undefined> {
+export async function masterOf(
+  node: Pick<RedisClusterNode, 'options' | 'call'>,
+  slot: number,
+): Promise<Address | undefined> {
   const ranges = (await node.call('CLUSTER', 'SLOTS')) as [number, number, ...[string | null, number][]][];
   for (const [from, to, master] of ranges)
     // A node that does not know its own name is where it was reached.

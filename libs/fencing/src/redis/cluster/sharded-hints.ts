@@ -83,7 +83,13 @@ export class ShardedHints implements HintSource {
     const name = `${address.host}:${address.port}`;
     let node = this.nodes.get(name);
     if (!node) {
-      node = new Listening(connection(asked, address), this.clock, this.hearing, () => this.lost(name));
+      node = new Listening(
+        () => connection(asked, address),
+        master,
+        this.clock,
+        this.hearing,
+        () => this.lost(name),
+      );
       this.nodes.set(name, node);
     }
     return node;
@@ -132,13 +138,17 @@ class Listening {
   private readonly ended: Promise<never>;
   private fail!: (error: Error) => void;
   private hasEnded = false;
+  private readonly subscriber: RedisSubscriber;
 
   constructor(
-    private readonly subscriber: RedisSubscriber,
+    private readonly connect: () => RedisSubscriber,
+    /** As the cluster names it. */
+    private readonly master: Address,
     private readonly clock: Clock,
     hearing: Hearing,
     private readonly onEnd: () => void,
   ) {
+    const subscriber = (this.subscriber = connect());
     this.ended = new Promise((_, reject) => (this.fail = reject));
     this.ended.catch(() => undefined);
     const end = () => this.end();
@@ -151,13 +161,30 @@ class Listening {
 
   async listen(channel: string): Promise<void> {
     const { subscriber, clock, ended } = this;
-    const heard = Promise.race([subscriber.ssubscribe!(channel), ended]);
-    await within(clock, ANSWER_WITHIN_MS, heard, () => {
+    const heard = Promise.race([subscriber.ssubscribe!(channel).then(() => this.serves(channel)), ended]);
+    const serves = await within(clock, ANSWER_WITHIN_MS, heard, () => {
       this.end();
       return new Error('no answer');
     });
-    if (this.hasEnded) throw new Error('the connection ended');
+    if (!serves) this.end();
+    if (this.hasEnded) throw new Error('the connection ended, or leads to a replica');
     this.channels.add(channel);
+  }
+
+  /**
+   * A demoted master takes subscriptions, and hears nothing of what its successor publishes; and whoever named it may not have known
+   * yet. So it is asked itself, after it took one: a master that is demoted later drops it, and says so. On a connection of its own,
+   * since one that listens cannot ask.
+   */
+  private async serves(channel: string): Promise<boolean> {
+    const asking = this.connect();
+    asking.on('error', () => undefined); // told by the rejection
+    try {
+      const named = await masterOf(asking, slotOf(channel));
+      return named?.host === this.master.host && named.port === this.master.port;
+    } finally {
+      asking.disconnect();
+    }
   }
 
   end(): void {
