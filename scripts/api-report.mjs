@@ -4,6 +4,7 @@
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import ts from 'typescript';
+import { programOf } from './package/declarations.mjs';
 import { projectRoot } from './services.mjs';
 
 const lib = path.join(projectRoot, 'libs', 'fencing');
@@ -21,13 +22,7 @@ if (missing.length > 0) {
   process.exit(2);
 }
 
-const program = ts.createProgram(files, {
-  module: ts.ModuleKind.NodeNext,
-  moduleResolution: ts.ModuleResolutionKind.NodeNext,
-  target: ts.ScriptTarget.ES2022,
-  skipLibCheck: true,
-  types: ['node'],
-});
+const program = programOf(files);
 const checker = program.getTypeChecker();
 const printer = ts.createPrinter({ removeComments: true });
 

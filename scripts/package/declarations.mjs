@@ -23,3 +23,14 @@ export function reachableDeclarations(folder, entries = entryPoints) {
   }
   return known;
 }
+
+/** @param {readonly string[]} files of declarations, as built */
+export function programOf(files) {
+  return ts.createProgram(files, {
+    module: ts.ModuleKind.NodeNext,
+    moduleResolution: ts.ModuleResolutionKind.NodeNext,
+    target: ts.ScriptTarget.ES2022,
+    skipLibCheck: true,
+    types: ['node'],
+  });
+}

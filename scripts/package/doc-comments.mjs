@@ -1,5 +1,6 @@
 import path from 'node:path';
 import ts from 'typescript';
+import { programOf } from './declarations.mjs';
 import { entryPoints, lib } from './package.mjs';
 
 /** What nobody calls by name: contracts to implement, what comes with a decorator, and what `migrations` lists. */
@@ -16,13 +17,7 @@ const TAGS = ['default', 'param', 'returns', 'throws'];
  */
 export async function checkDocComments() {
   const files = entryPoints.map((entry) => path.join(lib, 'dist', 'esm', entry, 'index.d.ts'));
-  const program = ts.createProgram(files, {
-    module: ts.ModuleKind.NodeNext,
-    moduleResolution: ts.ModuleResolutionKind.NodeNext,
-    target: ts.ScriptTarget.ES2022,
-    skipLibCheck: true,
-    types: ['node'],
-  });
+  const program = programOf(files);
   const checker = program.getTypeChecker();
   /** @type {Set<ts.Symbol>} */
   const exported = new Set();

@@ -197,7 +197,7 @@ export default [
   },
   {
     invariant: 'a full Redis is not tried again as if it were busy (field report 17)',
-    file: redisStore,
+    file: 'libs/fencing/src/redis/redis-failures.ts',
     from: `retryable: !answered || PASSING.test(message)`,
     to: `retryable: true`,
     ...redis('at its memory limit'),
@@ -211,7 +211,7 @@ export default [
   },
   {
     invariant: 'a demoted master is left (field report 33)',
-    file: redisStore,
+    file: 'libs/fencing/src/redis/redis-failures.ts',
     from: `if (DEMOTED.test(message)) this.leaveDemotedNode();`,
     to: ``,
     ...redis('is left'),

@@ -110,15 +110,15 @@ export default [
   {
     invariant: 'a grant that too few replicas confirm is given back',
     file: redis,
-    from: 'if (floor === 0) await this.releaseNow({ key, owner }).catch(() => undefined);',
-    to: 'void floor;',
+    from: 'request.floor === 0 && this.releaseNow(request)',
+    to: 'request.floor < 0',
     ...replicas('gives a grant back'),
   },
   {
     invariant: 'what its owner held already is not given back',
     file: redis,
-    from: 'if (floor === 0) await this.releaseNow',
-    to: 'if (floor >= 0) await this.releaseNow',
+    from: 'request.floor === 0 && this.releaseNow(request)',
+    to: 'request.floor >= 0 && this.releaseNow(request)',
     ...replicas('does not give back'),
   },
   {

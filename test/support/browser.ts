@@ -1,14 +1,12 @@
-import { accessSync, constants } from 'node:fs';
-import path from 'node:path';
 import { type Browser, type BrowserContextOptions, chromium, type Page } from 'playwright-core';
+import { findExecutable } from '../../scripts/services/folders.mjs';
 
 const NAMES = ['chromium', 'chromium-browser', 'google-chrome', 'google-chrome-stable', 'chrome'];
 
 /** A Chromium on this machine: `CHROMIUM`, or one on the PATH. */
 export function findChromium(): string | undefined {
   if (process.env.CHROMIUM !== undefined) return process.env.CHROMIUM || undefined;
-  const folders = (process.env.PATH ?? '').split(path.delimiter);
-  return folders.flatMap((folder) => NAMES.map((name) => path.join(folder, name))).find(isProgram);
+  return findExecutable(NAMES, []);
 }
 
 export const NO_CHROMIUM =
@@ -36,13 +34,4 @@ export async function openPage(browser: Browser, options: BrowserContextOptions 
   });
   page.on('request', (request) => requested.push(request.url()));
   return { page, problems, requested, close: () => context.close() };
-}
-
-function isProgram(file: string): boolean {
-  try {
-    accessSync(file, constants.X_OK);
-    return true;
-  } catch {
-    return false;
-  }
 }

@@ -1,6 +1,7 @@
-import { accessSync, chownSync, constants, mkdirSync, rmSync, writeFileSync } from 'node:fs';
+import { chownSync, mkdirSync, rmSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import { freePort, temporaryFolder } from '../../scripts/services.mjs';
+import { findExecutable } from '../../scripts/services/folders.mjs';
 import { postgresAnswers } from '../../scripts/services/ports.mjs';
 import { serverAccount } from '../../scripts/services/postgres-data.mjs';
 import { startServer } from '../../scripts/services/server-process.mjs';
@@ -8,8 +9,7 @@ import { startServer } from '../../scripts/services/server-process.mjs';
 /** The PgBouncer of this machine: `PGBOUNCER`, or one on the PATH or where Debian has it. */
 export function findPgBouncer(): string | undefined {
   if (process.env.PGBOUNCER !== undefined) return process.env.PGBOUNCER || undefined;
-  const folders = [...(process.env.PATH ?? '').split(path.delimiter), '/usr/sbin', '/opt/homebrew/bin'];
-  return folders.map((folder) => path.join(folder, 'pgbouncer')).find(isProgram);
+  return findExecutable(['pgbouncer'], ['/usr/sbin', '/opt/homebrew/bin']);
 }
 
 export const NO_PGBOUNCER =
@@ -74,14 +74,5 @@ export class PgBouncer {
 
   async stop(): Promise<void> {
     await this.server.stop();
-  }
-}
-
-function isProgram(file: string): boolean {
-  try {
-    accessSync(file, constants.X_OK);
-    return true;
-  } catch {
-    return false;
   }
 }

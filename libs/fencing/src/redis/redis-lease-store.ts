@@ -1,7 +1,7 @@
 import { BUCKETS, bucketOf } from '../core/buckets.js';
 import { systemClock } from '../core/clock.js';
 import { asFindings, type Examination, failedCheck } from '../core/diagnosis.js';
-import { FencingError, GenerationsExhaustedError, StoreUnavailableError } from '../core/errors.js';
+import { FencingError } from '../core/errors.js';
 import {
   type AcquireAnswer,
   type AcquireRequest,
@@ -18,6 +18,7 @@ import { within } from '../core/timing.js';
 import type { RedisBackend } from './redis-backend.js';
 import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
 import { RedisCluster } from './cluster/redis-cluster.js';
+import { RedisFailures } from './redis-failures.js';
 import { ReplicaAcks, type ReplicasOptions } from './replica-acks.js';
 import { SingleRedis } from './single-redis.js';
 import type { Outcome, PendingRelease, Step, StepSender } from './step-sender.js';
@@ -32,17 +33,8 @@ export interface RedisLeaseStoreOptions {
   readonly replicas?: Required<ReplicasOptions>;
 }
 
-/**
- * Failures that pass by themselves: a fail-over, a restart, a slot on the move. Redis 6 says inside a script where it failed
- * (`@user_script: 12: -READONLY …`).
- */
-const PASSING =
-  /(?:^|: -?)(READONLY|LOADING|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|MOVED|ASK|NOREPLICAS|BUSY|UNBLOCKED|NOSCRIPT)\b|\bnon local key\b/;
-const DEMOTED = /(?:^|: -?)READONLY\b/;
 /** How long a Redis that does not answer may hold up the end of the application, ms. */
 const QUIT_MS = 500;
-/** At most one reconnection in this time, ms. */
-const RECONNECT_EVERY_MS = 1_000;
 
 /** Leases in Redis (standalone, behind Sentinel, or a Cluster), by scripts: one request for each step. */
 export class RedisLeaseStore extends LeaseStore {
@@ -54,7 +46,7 @@ export class RedisLeaseStore extends LeaseStore {
   private readonly buckets: readonly Bucket[];
   /** Who may be in line for which key, as far as the answers told: `<waiter> <key>`. */
   private readonly inLine = new Set<string>();
-  private reconnectedAt = -Infinity;
+  private readonly failures: RedisFailures;
 
   constructor(
     private readonly client: RedisClient | RedisClusterClient,
@@ -65,6 +57,7 @@ export class RedisLeaseStore extends LeaseStore {
     const nameOf = (bucket: number) => `${options.prefix}:{${bucket}}`;
     const channelOf = (bucket: number) => `${keyPrefix}${nameOf(bucket)}:wake`;
     this.isCluster = isCluster(client);
+    this.failures = new RedisFailures(client, options.ownsClient);
     const backend = isCluster(client)
       ? new RedisCluster(client, systemClock, channelOf)
       : new SingleRedis(client);
@@ -104,7 +97,8 @@ export class RedisLeaseStore extends LeaseStore {
 
   acquire(request: AcquireRequest): Promise<AcquireAnswer> {
     const answer = this.acquireNow(request);
-    return this.acks ? this.replicated(request, answer, this.acks) : answer;
+    // One of what the owner held already (above a floor) is the owner's to give back.
+    return this.acks?.ofGrant(answer, () => request.floor === 0 && this.releaseNow(request)) ?? answer;
   }
 
   private acquireNow(request: AcquireRequest): Promise<AcquireAnswer> {
@@ -148,7 +142,7 @@ export class RedisLeaseStore extends LeaseStore {
         },
         failed: (error) => {
           leaving.outcome.failed(error);
-          reject(this.unavailable(error, key));
+          reject(this.failures.of(error, key));
         },
       });
     });
@@ -186,7 +180,9 @@ export class RedisLeaseStore extends LeaseStore {
 
   release(request: ReleaseRequest): Promise<ReleaseAnswer> {
     const answer = this.releaseNow(request);
-    return this.acks && request.successor ? this.replicatedHandOver(request, answer, this.acks) : answer;
+    const { key, successor } = request;
+    if (!this.acks || !successor) return answer;
+    return this.acks.ofHandOver(answer, () => this.releaseNow({ key, owner: successor.owner }));
   }
 
   private releaseNow({ key, owner, holdMs, successor }: ReleaseRequest): Promise<ReleaseAnswer> {
@@ -235,40 +231,6 @@ export class RedisLeaseStore extends LeaseStore {
     this.client.disconnect();
   }
 
-  /** A grant that too few replicas have is given back. One of what the owner held already (above a floor) is the owner's to give. */
-  private async replicated(
-    { key, owner, floor }: AcquireRequest,
-    answer: Promise<AcquireAnswer>,
-    acks: ReplicaAcks,
-  ): Promise<AcquireAnswer> {
-    const { granted } = await answer;
-    if (!granted) return answer;
-    try {
-      await acks.confirm();
-    } catch (error) {
-      if (floor === 0) await this.releaseNow({ key, owner }).catch(() => undefined);
-      throw error;
-    }
-    return answer;
-  }
-
-  /** A successor that too few replicas know of gets nothing, and asks for itself. */
-  private async replicatedHandOver(
-    { key, successor }: ReleaseRequest,
-    answer: Promise<ReleaseAnswer>,
-    acks: ReplicaAcks,
-  ): Promise<ReleaseAnswer> {
-    const next = (await answer).successor;
-    if (!next || !('generation' in next)) return answer;
-    try {
-      await acks.confirm();
-    } catch {
-      await this.releaseNow({ key, owner: successor!.owner }).catch(() => undefined);
-      return { held: true };
-    }
-    return answer;
-  }
-
   private bucket(key: string): Bucket {
     return this.buckets[bucketOf(key)]!;
   }
@@ -298,49 +260,19 @@ export class RedisLeaseStore extends LeaseStore {
   ): Outcome {
     return {
       answered: (outcome, value) => {
-        if (outcome === FAILED) reject(this.stepFailure(value, key));
+        if (outcome === FAILED) reject(this.failures.ofStep(value, key));
         else resolve(read(outcome, value));
       },
-      failed: (error) => reject(this.unavailable(error, key)),
+      failed: (error) => reject(this.failures.of(error, key)),
     };
-  }
-
-  private stepFailure(why: unknown, key: string): Error {
-    if (why === 'exhausted') return new GenerationsExhaustedError(key);
-    return this.unavailable(Object.assign(new Error(String(why)), { name: 'ReplyError' }), key);
   }
 
   private async ask<T>(send: () => Promise<T>, key?: string): Promise<T> {
     try {
       return await send();
     } catch (error) {
-      throw error instanceof FencingError ? error : this.unavailable(error, key);
+      throw error instanceof FencingError ? error : this.failures.of(error, key);
     }
-  }
-
-  private unavailable(error: unknown, key: string | undefined): StoreUnavailableError {
-    const message = String((error as Error | undefined)?.message ?? error);
-    const answered = (error as Error | undefined)?.name === 'ReplyError';
-    if (DEMOTED.test(message)) this.leaveDemotedNode();
-    return new StoreUnavailableError(
-      'lease store',
-      `Redis ${answered ? 'answered' : 'did not answer'}: ${message.split('\n')[0]}`,
-      { key, cause: error, retryable: !answered || PASSING.test(message) },
-    );
-  }
-
-  /** A demoted master keeps its connections. A Sentinel client finds the new one only when it connects anew. */
-  private leaveDemotedNode(): void {
-    const now = performance.now();
-    // A Cluster client finds it by itself.
-    if (isCluster(this.client)) return;
-    if (
-      (!this.options.ownsClient && !this.client.options?.sentinels) ||
-      now - this.reconnectedAt < RECONNECT_EVERY_MS
-    )
-      return;
-    this.reconnectedAt = now;
-    this.client.disconnect(true);
   }
 }
 

@@ -1,5 +1,5 @@
 import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
-import type { StoreFinding } from '../core/lease-store.js';
+import type { AcquireAnswer, ReleaseAnswer, StoreFinding } from '../core/lease-store.js';
 import { checkMs, checkNames, show } from '../core/options.js';
 import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
 
@@ -58,6 +58,32 @@ export class ReplicaAcks {
     return this.next;
   }
 
+  /** A grant, once enough replicas have it; one that too few have is given back. @throws StoreUnavailableError */
+  async ofGrant(answer: Promise<AcquireAnswer>, giveBack: () => unknown): Promise<AcquireAnswer> {
+    const { granted } = await answer;
+    if (!granted) return answer;
+    try {
+      await this.confirm();
+    } catch (error) {
+      await settled(giveBack);
+      throw error;
+    }
+    return answer;
+  }
+
+  /** A successor that too few replicas know of gets nothing, and asks for itself. */
+  async ofHandOver(answer: Promise<ReleaseAnswer>, giveBack: () => unknown): Promise<ReleaseAnswer> {
+    const next = (await answer).successor;
+    if (!next || !('generation' in next)) return answer;
+    try {
+      await this.confirm();
+    } catch {
+      await settled(giveBack);
+      return { held: true };
+    }
+    return answer;
+  }
+
   async check(): Promise<StoreFinding[]> {
     const { min } = this.options;
     const info = String(await this.client.call('INFO', 'replication').catch(() => ''));
@@ -87,4 +113,9 @@ export class ReplicaAcks {
       { cause },
     );
   }
+}
+
+/** Whatever comes of it: what cannot be given back expires. */
+async function settled(work: () => unknown): Promise<void> {
+  await Promise.resolve(work()).catch(() => undefined);
 }

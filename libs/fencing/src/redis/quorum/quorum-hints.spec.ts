@@ -2,7 +2,6 @@ import { beforeEach, describe, expect, it } from '@jest/globals';
 import type { WakeHint } from '../../core/lease-store.js';
 import { ManualClock } from '../../testing/manual-clock.js';
 import { watchNodes } from './quorum-hints.js';
-import type { QuorumNode } from './quorum-poll.js';
 
 describe('hints of three nodes', () => {
   let clock: ManualClock;
@@ -22,7 +21,7 @@ describe('hints of three nodes', () => {
           return { live: undefined, stop: () => undefined };
         },
       },
-    })) as unknown as QuorumNode[];
+    }));
     watchNodes(nodes, clock, 'key', (hint) => heard.push(hint), 0);
   });
 

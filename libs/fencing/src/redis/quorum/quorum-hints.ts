@@ -1,16 +1,21 @@
 import type { Clock } from '../../core/clock.js';
-import type { WakeHint, Watch } from '../../core/lease-store.js';
-import { majorityOf, type QuorumNode } from './quorum-poll.js';
+import type { LeaseStore, WakeHint, Watch } from '../../core/lease-store.js';
+import { majorityOf } from './quorum-poll.js';
 
 /** A hint of too few nodes is passed on after this, ms: the others may be silent, or have lost theirs. */
 const WAIT_FOR_OTHERS_MS = 10;
 /** Hints of the nodes that come within this belong together, ms. */
 const TOGETHER_MS = 100;
 
+/** What is needed of a node. */
+interface Telling {
+  readonly store: Pick<LeaseStore, 'watch'>;
+}
+
 /** Hints about one waiter, of several nodes. */
 interface Round {
   readonly began: number;
-  readonly from: Set<QuorumNode>;
+  readonly from: Set<Telling>;
   told: boolean;
   cancel: () => void;
 }
@@ -20,7 +25,7 @@ interface Round {
  * still taken: a hint is passed on once a majority has sent it, or a moment later.
  */
 export function watchNodes(
-  nodes: readonly QuorumNode[],
+  nodes: readonly Telling[],
   clock: Clock,
   key: string,
   listener: (hint: WakeHint) => void,
@@ -30,7 +35,7 @@ export function watchNodes(
   const rounds = new Map<string | undefined, Round>();
   let stopped = false;
 
-  const hear = (node: QuorumNode, hint: WakeHint): void => {
+  const hear = (node: Telling, hint: WakeHint): void => {
     if (stopped) return;
     const now = clock.now();
     let round = rounds.get(hint.waiterId);
