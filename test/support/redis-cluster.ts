@@ -25,12 +25,17 @@ interface NodeView {
  */
 export class ClusterOfServers {
   private readonly moves: { slot: number; servers: RedisServer[] }[] = [];
+  private leading = new Set<RedisServer>();
+  private readonly electedAt = new Map<RedisServer, number>();
 
-  private constructor(readonly servers: readonly RedisServer[]) {}
+  private constructor(
+    readonly servers: readonly RedisServer[],
+    private readonly nodeTimeoutMs: number,
+  ) {}
 
   static async start({ nodeTimeoutMs = 1_500, args = [] as string[] } = {}): Promise<ClusterOfServers> {
     const started: RedisServer[] = [];
-    const cluster = new ClusterOfServers(started);
+    const cluster = new ClusterOfServers(started, nodeTimeoutMs);
     try {
       for (let i = 0; i < 6; i++) {
         const settings = {
@@ -96,7 +101,11 @@ export class ClusterOfServers {
     });
   }
 
-  /** Resolves once every slot is served, and all nodes that answer agree about that and about each other. */
+  /**
+   * Resolves once every slot is served, all nodes that answer agree about that and about each other, and every replica can
+   * be elected. One that won an election and was demoted takes its old votes for new ones until the old election is out of
+   * date (redis/redis#8752): it would lead with an epoch that nobody accepts, and the slots would stay without a master.
+   */
   async settled(): Promise<void> {
     await eventually(
       async () => {
@@ -114,7 +123,8 @@ export class ClusterOfServers {
         const areUp = known.every((view) =>
           view.every(({ port, isUp }) => isUp || !answering.includes(port)),
         );
-        return covered === SLOTS && areUp && new Set(sorted).size === 1;
+        if (covered !== SLOTS || !areUp || new Set(sorted).size > 1) return false;
+        return this.othersCanBeElected(known[0]!.filter(servesSlots).map(({ port }) => this.at(port)));
       },
       { timeoutMs: 30_000 },
     );
@@ -213,6 +223,7 @@ export class ClusterOfServers {
     );
     for (let i = 0; i < 3; i++)
       await this.servers[3 + i]!.command('CLUSTER', 'REPLICATE', await idOf(this.servers[i]!));
+    this.leading = new Set(this.servers.slice(0, 3));
     await this.replicated();
     await this.settled();
     // A master tells its replicas apart once it has heard of their new role.
@@ -220,6 +231,15 @@ export class ClusterOfServers {
       const views = await Promise.all(this.servers.map((server) => this.viewOf(server)));
       return views.every((view) => view!.filter(({ isMaster }) => !isMaster).length === 3);
     });
+  }
+
+  /** Notes who leads by now. Answers whether everybody else can be elected. */
+  private othersCanBeElected(masters: readonly RedisServer[]): boolean {
+    const electionMs = 2 * Math.max(2 * this.nodeTimeoutMs, 2_000);
+    const now = performance.now();
+    for (const master of masters) if (!this.leading.has(master)) this.electedAt.set(master, now);
+    this.leading = new Set(masters);
+    return [...this.electedAt].every(([server, at]) => this.leading.has(server) || now - at > electionMs);
   }
 
   private at(port: number): RedisServer {
