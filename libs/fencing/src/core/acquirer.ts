@@ -34,6 +34,17 @@ export interface Granted {
   readonly sentAt: number;
 }
 
+/** A request for a key. */
+interface Request {
+  readonly asked: Promise<AcquireAnswer>;
+  readonly sentAt: number;
+  /** Whether it asked for a place among those who wait as well. */
+  readonly asWaiter: boolean;
+}
+
+/** What became of a request: `asked`, or that it had no answer in time. */
+type Try = Request & { readonly answered: Promise<AcquireAnswer> };
+
 /** A waiter hears of a free key by a hint; where one was lost it looks again after this at the latest, ms. */
 const LONGEST_PAUSE_MS = 2_000;
 
@@ -52,9 +63,37 @@ export class Acquirer {
   ) {}
 
   /**
+   * Asks for a key that is probably free. With `AsyncLocalStorage` in use, Node 20 and 22 make each promise dear, so a grant is
+   * told by `granted`; everything else goes on in `acquire`, and `otherwise` gets what comes of it.
+   */
+  acquireFree(
+    call: Call,
+    granted: (granted: Granted) => void,
+    otherwise: (acquired: Promise<Granted>) => void,
+  ): void {
+    try {
+      const request = this.send(call);
+      const goOn = (answered: Promise<AcquireAnswer>): void =>
+        otherwise(this.acquire(call, { sentAt: request.sentAt }, { ...request, answered }));
+      if (call.signal) return goOn(this.answerTo(request, call));
+      this.client.hear(
+        request.asked,
+        call.until,
+        (answer) =>
+          // Of a store that answers nonsense the call must hear as well.
+          answer?.granted ? granted(this.begin(call, answer, request)) : goOn(Promise.resolve(answer)),
+        (error) => goOn(Promise.reject(error)),
+      );
+    } catch (error) {
+      otherwise(Promise.reject(error));
+    }
+  }
+
+  /**
+   * @param first a request that was sent already
    * @throws LeaseBusyError, WaitAbortedError, StoreUnavailableError; whatever may have been granted then is given back
    */
-  async acquire(call: Call, { waitMs, sentAt: since }: Turn): Promise<Granted> {
+  async acquire(call: Call, { waitMs, sentAt: since }: Turn, first?: Try): Promise<Granted> {
     const { key, until } = call;
     // What waiting needs is made when it is needed: most keys are free.
     let pause: Pause | undefined;
@@ -75,26 +114,19 @@ export class Acquirer {
     const open: Promise<AcquireAnswer>[] = [];
     try {
       if (waitMs !== undefined) await wait(waitMs, since);
-      for (let failures = 0; ;) {
-        this.assertMayTake(call);
-        pause?.reset();
-        const sentAt = this.clock.now();
-        const waiter = sentAt < until ? { id: this.waiterId, forMs: until - sentAt } : undefined;
-        const asked = this.client.store.acquire({
-          key,
-          owner: call.owner,
-          ttlMs: call.options.ttlMs,
-          floor: 0,
-          waiter,
-          activate: call.activate,
-        });
+      for (let failures = 0, current = first; ; current = undefined) {
+        if (!current) {
+          this.assertMayTake(call);
+          pause?.reset();
+        }
+        const { asked, sentAt, asWaiter, answered } = current ?? this.ask(call);
         let answer: AcquireAnswer;
         try {
-          answer = await unlessAborted(this.client.ask(asked, until), call.signal, () => aborted(call));
+          answer = await answered;
         } catch (error) {
           open.push(asked);
           // The store may have noted the waiter all the same.
-          registered ||= waiter !== undefined;
+          registered ||= asWaiter;
           const pauseMs = backoff(failures++);
           const passing = error instanceof StoreUnavailableError && error.retryable;
           if (passing && this.clock.now() + pauseMs < until) {
@@ -105,10 +137,9 @@ export class Acquirer {
         }
         if (answer.granted) {
           registered = false;
-          this.lines.beginTurn(key);
-          return { generation: answer.generation, activated: answer.activated, sentAt };
+          return this.begin(call, answer, { sentAt });
         }
-        registered ||= waiter !== undefined;
+        registered ||= asWaiter;
         this.tellContended(call);
         this.lines.expectFreeAt(key, this.clock.now() + answer.remainingMs);
         if (this.clock.now() >= until) {
@@ -126,6 +157,32 @@ export class Acquirer {
     }
   }
 
+  private send({ key, owner, options, until, activate }: Call): Request {
+    const sentAt = this.clock.now();
+    const waiter = sentAt < until ? { id: this.waiterId, forMs: until - sentAt } : undefined;
+    const asked = this.client.store.acquire({ key, owner, ttlMs: options.ttlMs, floor: 0, waiter, activate });
+    return { asked, sentAt, asWaiter: waiter !== undefined };
+  }
+
+  private ask(call: Call): Try {
+    const request = this.send(call);
+    return { ...request, answered: this.answerTo(request, call) };
+  }
+
+  private answerTo({ asked }: Request, call: Call): Promise<AcquireAnswer> {
+    return unlessAborted(this.client.ask(asked, call.until), call.signal, () => aborted(call));
+  }
+
+  /** The process has got the key. */
+  private begin(
+    { key }: Call,
+    { generation, activated }: AcquireAnswer & { granted: true },
+    { sentAt }: Pick<Request, 'sentAt'>,
+  ): Granted {
+    this.lines.beginTurn(key);
+    return { generation, activated, sentAt };
+  }
+
   /** Ends the waits of calls that may not take a lease any more. */
   stop(): void {
     this.stopping = true;
@@ -135,7 +192,11 @@ export class Acquirer {
   /** @throws where the call may not take a lease any more */
   assertMayTake(call: Pick<Call, 'key' | 'signal' | 'draining'>): void {
     if (call.signal?.aborted) throw aborted(call);
-    if (this.stopping && !call.draining) throw shuttingDown(call.key);
+    if (!this.mayTake(call)) throw shuttingDown(call.key);
+  }
+
+  mayTake({ signal, draining }: Pick<Call, 'signal' | 'draining'>): boolean {
+    return !signal?.aborted && (!this.stopping || draining);
   }
 
   /** What a caller whose wait is over gets. */

@@ -53,9 +53,7 @@ export class LeaseTaker {
         activate: this.activation.isDueAtStart(options),
       };
       this.acquirer.assertMayTake(call);
-      return this.lines.enter(key)
-        ? this.takeAsHead(call, { sentAt: call.startedAt })
-        : this.takeInLine(call);
+      return this.lines.enter(key) ? this.takeFree(call) : this.takeInLine(call);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -92,43 +90,71 @@ export class LeaseTaker {
     return this.takeAsHead(call, await this.lines.wait({ ...call, ttlMs: options.ttlMs }, busy));
   }
 
-  /** The head of a line gets a grant, and activates it. One of which too little is left then is given back, and asked for anew. */
-  private async takeAsHead(call: Call, turn: Turn): Promise<HeldLease> {
-    for (;;) {
-      let granted: Granted;
-      try {
-        const { grant, sentAt } = turn;
-        granted = grant ? { ...grant, sentAt } : await this.acquirer.acquire(call, turn);
-      } catch (error) {
-        this.handOver.passOn(call.key);
-        throw error;
-      }
-      const lease = this.host.hold(call, granted);
-      try {
-        this.acquirer.assertMayTake(call);
-        if (
-          (!call.activate || lease.activated || (await this.activation.activate(lease, call))) &&
-          (hasEnoughLeft(lease) || (await renewToStart(lease)))
-        ) {
-          this.acquirer.assertMayTake(call);
-          this.begin(lease, call);
-          return lease;
-        }
-        if (this.clock.now() >= call.until) throw tooLate(call.key);
-      } catch (error) {
-        // A lease that ended by itself has left its place in the line to this call.
-        if (lease.ended()) {
-          this.handOver.passOn(call.key);
-        } else {
-          lease.started = true;
-          lease.finish();
-        }
-        throw error;
-      }
-      lease.finish();
-      call.owner = randomUUID();
-      turn = { sentAt: this.clock.now() };
+  /** Most keys are free, and most grants need nothing more. */
+  private takeFree(call: Call): Promise<HeldLease> {
+    return new Promise((resolve) =>
+      this.acquirer.acquireFree(
+        call,
+        (granted) => resolve(this.start(call, granted)),
+        (acquired) => resolve(this.startOn(call, acquired)),
+      ),
+    );
+  }
+
+  /** The head of a line gets a grant: the one that it was handed, or one of the store's. */
+  private takeAsHead(call: Call, turn: Turn): HeldLease | Promise<HeldLease> {
+    const { grant, sentAt } = turn;
+    return grant
+      ? this.start(call, { ...grant, sentAt })
+      : this.startOn(call, this.acquirer.acquire(call, turn));
+  }
+
+  private async startOn(call: Call, acquired: Promise<Granted>): Promise<HeldLease> {
+    let granted: Granted;
+    try {
+      granted = await acquired;
+    } catch (error) {
+      this.handOver.passOn(call.key);
+      throw error;
     }
+    return this.start(call, granted);
+  }
+
+  private start(call: Call, granted: Granted): HeldLease | Promise<HeldLease> {
+    const lease = this.host.hold(call, granted);
+    const isActivated = !call.activate || lease.activated;
+    if (!isActivated || !hasEnoughLeft(lease) || !this.acquirer.mayTake(call))
+      return this.prepare(lease, call);
+    this.begin(lease, call);
+    return lease;
+  }
+
+  /** Activates a grant. One of which too little is left then is given back, and asked for anew. */
+  private async prepare(lease: HeldLease, call: Call): Promise<HeldLease> {
+    try {
+      this.acquirer.assertMayTake(call);
+      if (
+        (!call.activate || lease.activated || (await this.activation.activate(lease, call))) &&
+        (hasEnoughLeft(lease) || (await renewToStart(lease)))
+      ) {
+        this.acquirer.assertMayTake(call);
+        this.begin(lease, call);
+        return lease;
+      }
+      if (this.clock.now() >= call.until) throw tooLate(call.key);
+    } catch (error) {
+      // A lease that ended by itself has left its place in the line to this call.
+      if (lease.ended()) {
+        this.handOver.passOn(call.key);
+      } else {
+        lease.started = true;
+        lease.finish();
+      }
+      throw error;
+    }
+    lease.finish();
+    call.owner = randomUUID();
+    return this.takeAsHead(call, { sentAt: this.clock.now() });
   }
 
   private begin(lease: HeldLease, call: Call): void {

@@ -39,16 +39,22 @@ export class StoreClient {
 
   /** Settles like `work`, or rejects with `StoreUnavailableError` after the store timeout, or at `until` if that is sooner. */
   ask<T>(work: Promise<T>, until = 0): Promise<T> {
+    return new Promise((resolve, reject) => this.hear(work, until, resolve, reject));
+  }
+
+  /** What `ask` does, without a promise more: calls one of the two. */
+  hear<T>(
+    work: Promise<T>,
+    until: number,
+    answered: (answer: T) => void,
+    failed: (error: Error) => void,
+  ): void {
     const { storeTimeoutMs } = this.options;
+    const tell = (error: Error): void => failed(this.tellFailure(error));
     const left = until - this.clock.now();
-    if (left <= 0 || left >= storeTimeoutMs)
-      return new Promise((resolve, reject) =>
-        this.timeouts.bound(work, resolve, (error) => reject(this.tellFailure(error))),
-      );
+    if (left <= 0 || left >= storeTimeoutMs) return this.timeouts.bound(work, answered, tell);
     const bound = Math.max(SHORTEST_BOUND_MS, left);
-    return within(this.clock, bound, work, () => unanswered(bound)).catch((error: Error) => {
-      throw this.tellFailure(error);
-    });
+    within(this.clock, bound, work, () => unanswered(bound)).then(answered, tell);
   }
 
   /**
