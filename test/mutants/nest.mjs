@@ -236,7 +236,7 @@ export default [
   {
     invariant: 'a stopping application gives no new leases',
     file: 'libs/fencing/src/core/acquirer.ts',
-    from: `if (this.stopping && !call.draining) throw shuttingDown(call.key);`,
+    from: `if (!this.mayTake(call)) throw shuttingDown(call.key);`,
     to: ``,
     test: 'nest-shutdown',
     title: 'waits for them',

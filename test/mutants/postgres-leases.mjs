@@ -283,8 +283,8 @@ export default [
   {
     invariant: 'a grant that the store has not activated is activated before the body begins',
     file: 'libs/fencing/src/core/lease-taker.ts',
-    from: `(!call.activate || lease.activated ||`,
-    to: `(!call.activate || !lease.activated ||`,
+    from: `return !call.activate || lease.activated;`,
+    to: `return !call.activate || !lease.activated;`,
     ...activates('I2, I3: an open write'),
   },
   {

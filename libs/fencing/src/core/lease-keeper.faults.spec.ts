@@ -14,6 +14,10 @@ import type { LeaseOptions } from './options.js';
 const KEY = 'report:42';
 const TTL_MS = 3_000;
 
+function raise(error: Error): never {
+  throw error;
+}
+
 describe('a leased call on a store that fails', () => {
   let bench: Bench;
   beforeEach(() => {
@@ -103,6 +107,21 @@ describe('a leased call on a store that fails', () => {
     const { call } = start();
     await bench.settle();
     expect(call.error).toMatchObject({ code: 'STORE_UNAVAILABLE', retryable: false });
+  });
+
+  it.each<[string, () => unknown]>([
+    ['throws', () => raise(new Error('not ready'))],
+    ['answers nothing', async () => undefined],
+    ['does not answer by a promise', () => ({ granted: true, generation: 1 })],
+  ])("ends in an error, and stands in nobody's way, where a store %s", async (_, acquire) => {
+    jest.spyOn(bench.store, 'acquire').mockImplementationOnce(acquire as typeof bench.store.acquire);
+    const { call, body } = start();
+    await bench.settle();
+    expect(call).toMatchObject({ state: 'rejected', error: expect.any(Error) });
+    expect(body.began).toBe(0);
+    const next = start();
+    await bench.settle();
+    expect(next.call.state).toBe('resolved');
   });
 
   it('starts its body with at least half of the ttl left: a grant that comes late is renewed first', async () => {

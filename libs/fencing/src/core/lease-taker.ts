@@ -122,8 +122,7 @@ export class LeaseTaker {
 
   private start(call: Call, granted: Granted): HeldLease | Promise<HeldLease> {
     const lease = this.host.hold(call, granted);
-    const isActivated = !call.activate || lease.activated;
-    if (!isActivated || !hasEnoughLeft(lease) || !this.acquirer.mayTake(call))
+    if (!isActivated(lease, call) || !hasEnoughLeft(lease) || !this.acquirer.mayTake(call))
       return this.prepare(lease, call);
     this.begin(lease, call);
     return lease;
@@ -134,7 +133,7 @@ export class LeaseTaker {
     try {
       this.acquirer.assertMayTake(call);
       if (
-        (!call.activate || lease.activated || (await this.activation.activate(lease, call))) &&
+        (isActivated(lease, call) || (await this.activation.activate(lease, call))) &&
         (hasEnoughLeft(lease) || (await renewToStart(lease)))
       ) {
         this.acquirer.assertMayTake(call);
@@ -179,6 +178,10 @@ export class LeaseTaker {
 async function renewToStart(lease: HeldLease): Promise<boolean> {
   if (!lease.ended()) await lease.host.confirm(lease).catch(() => undefined);
   return hasEnoughLeft(lease);
+}
+
+function isActivated(lease: HeldLease, call: Call): boolean {
+  return !call.activate || lease.activated;
 }
 
 function hasEnoughLeft(lease: HeldLease): boolean {
