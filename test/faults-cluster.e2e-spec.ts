@@ -124,6 +124,15 @@ describe('field report 33b: leases in a Redis Cluster', () => {
     await Promise.race([begun.wait(), ended]);
     return { lease, states, exit, ended };
   };
+  /** Resolves at the next confirmed renewal. Rejects with what ended the lease. */
+  const renewedAgain = async ({ states, ended }: Held): Promise<void> => {
+    const before = states.length;
+    const renewed = () => states.length > before && states.at(-1) === 'held';
+    const tooEarly = ended.then((why) => {
+      throw why;
+    });
+    await Promise.race([eventually(renewed, { timeoutMs: 20_000 }), tooEarly]);
+  };
   /** Another key of the same bucket. */
   const neighbourOf = (key: string) => {
     for (let i = 0; ; i++) if (bucketOf(`neighbour:${i}`) === bucketOf(key)) return `neighbour:${i}`;
@@ -286,15 +295,10 @@ describe('field report 33b: leases in a Redis Cluster', () => {
     const from = await cluster.masterOf(key);
     const to = (await cluster.masters()).find((one) => one !== from)!;
     const move = await cluster.beginMove(slotOfKey(key), to);
-    const renewals = held.states.length;
-    await eventually(() => held.states.length > renewals, { timeoutMs: 20_000 });
+    await renewedAgain(held);
     // One lease here, one there, and both are due: a renewal that is sent alone follows its lease.
     await move.move(`fencing:{${bucketOf(key)}}:lease:${key}`);
-    const later = [held, neighbour].map(({ states }) => states.length);
-    await eventually(
-      () => [held, neighbour].every(({ states }, i) => states.length > later[i]! && states.at(-1) === 'held'),
-      { timeoutMs: 20_000 },
-    );
+    await Promise.all([held, neighbour].map(renewedAgain));
     await move.end();
     for (const { exit, ended, lease } of [held, neighbour]) {
       exit.open();
