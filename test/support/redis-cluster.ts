@@ -7,6 +7,7 @@ import { RedisServer } from './redis-server.js';
 
 /** Redis gives an attempt of CLUSTER FAILOVER up after 5 s. */
 const FAILOVER_GIVEN_UP_MS = 6_000;
+const NO_ELECTION_MS = 60_000;
 const SLOTS = 16_384;
 
 /** A line of CLUSTER NODES. */
@@ -159,6 +160,7 @@ export class ClusterOfServers {
   async keepSlots(): Promise<void> {
     for (const { slot, servers } of this.moves.splice(0))
       for (const server of servers) await server.command('CLUSTER', 'SETSLOT', slot, 'STABLE');
+    await this.electAfter(this.nodeTimeoutMs);
   }
 
   /** Resolves once every replica follows its master. */
@@ -175,8 +177,10 @@ export class ClusterOfServers {
     );
   }
 
-  /** Begins to move a slot. `next` moves some keys; `end` gives the slot to `to`. */
+  /** Begins to move a slot. `move` moves a key; `end` gives the slot to `to`. */
   async beginMove(slot: number, to: RedisServer) {
+    // A replica knows nothing of the move: should the machine stand still for a while, it would take a slot over that is half gone.
+    await this.electAfter(NO_ELECTION_MS);
     const from = await this.masterOfSlot(slot);
     const [fromId, toId] = [await idOf(from), await idOf(to)];
     this.moves.push({ slot, servers: [from, to] });
@@ -193,6 +197,7 @@ export class ClusterOfServers {
         for (let left; (left = await keys()).length > 0;) for (const key of left) await move(key);
         await to.command('CLUSTER', 'SETSLOT', slot, 'NODE', toId);
         await from.command('CLUSTER', 'SETSLOT', slot, 'NODE', toId);
+        await this.electAfter(this.nodeTimeoutMs);
         await this.settled();
       },
     };
@@ -231,6 +236,11 @@ export class ClusterOfServers {
       const views = await Promise.all(this.servers.map((server) => this.viewOf(server)));
       return views.every((view) => view!.filter(({ isMaster }) => !isMaster).length === 3);
     });
+  }
+
+  /** How long a master may be silent until its replica stands for election. */
+  private async electAfter(ms: number): Promise<void> {
+    for (const server of this.servers) await server.command('CONFIG', 'SET', 'cluster-node-timeout', ms);
   }
 
   /** Notes who leads by now. Answers whether everybody else can be elected. */
