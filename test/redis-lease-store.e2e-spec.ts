@@ -1,5 +1,5 @@
 import { randomUUID } from 'node:crypto';
-import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it } from '@jest/globals';
+import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, jest } from '@jest/globals';
 import { Redis } from 'ioredis';
 import { Redis as Redis5 } from 'ioredis5';
 import type { LeaseStore, WakeHint } from 'nestjs-fencing';
@@ -284,6 +284,18 @@ describe('a Redis of its own', () => {
     }
     await eventually(async () => (await redis!.dbsize()) <= 64, { timeoutMs: 30_000 });
     expect((await redis!.keys('*')).every((name) => name.endsWith(':generation'))).toBe(true);
+  });
+
+  it('sends what is asked for together in few requests: the first one soon, and none too large', async () => {
+    const store = await start();
+    const keys = Array.from({ length: 30 }, (_, i) => `customer:${i}`);
+    // The script is known, and so is that steps come together.
+    await Promise.all(keys.map((key) => take(store, key, 'a', 60_000)));
+    const sent = jest.spyOn(redis!, 'evalsha');
+    await Promise.all(keys.map((key) => store.release({ key, owner: 'a' })));
+    await Promise.all(keys.map((key) => take(store, key, 'b', 60_000)));
+    const steps = sent.mock.calls.map(([, ...args]) => Number(args[0]) / 3);
+    expect(steps).toEqual([4, 8, 8, 8, 2, 4, 8, 8, 8, 2]);
   });
 
   it('takes and releases a key that nobody waits for by six commands and a look at the clock', async () => {

@@ -189,6 +189,20 @@ export default [
     ...redis('has forgotten its scripts'),
   },
   {
+    invariant: 'steps that are asked for together share requests',
+    file: sender,
+    from: `if (this.outcomes.push(outcome) < this.batch) return;`,
+    to: `this.outcomes.push(outcome);`,
+    ...redis('few requests'),
+  },
+  {
+    invariant: 'the first request of a turn leaves soon',
+    file: sender,
+    from: `this.sendAllNow(); this.batch = FIRST_BATCH;`,
+    to: `this.sendAllNow();`,
+    ...redis('few requests'),
+  },
+  {
     invariant: 'keys of a bucket share a slot',
     file: redisStore,
     from: 'waiters: `${name}:waiters:`',
