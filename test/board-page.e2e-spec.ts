@@ -213,6 +213,7 @@ inBrowser('the page of the board', () => {
     expect(await sent()).toBeLessThan(1.1 * few);
     const { page } = await visit(`${app.url}/fencing`);
     await page.getByText('Leases held by this process: 10,000').waitFor();
+    expect(await page.locator('#leases tr').count()).toBe(25);
     expect(await page.locator('tr').count()).toBeLessThanOrEqual(60);
     await page.getByRole('button', { name: 'Next' }).click();
     await rowOf(page, 'many:49').waitFor();

@@ -129,7 +129,7 @@ export default [
     ...heard('through the natMap'),
   },
   {
-    invariant: 'hints are not looked for at a demoted master (found by a test that failed once in ten runs)',
+    invariant: 'hints are not looked for at a demoted master',
     file: hints,
     from: `if (!serves) this.end();`,
     to: `void serves;`,
