@@ -1,10 +1,11 @@
-// npm run api [-- --check]: writes what each entry point of the package declares into libs/fencing/api/*.api.md, from the
-// declarations in libs/fencing/dist. With --check it writes nothing and fails where the reports are out of date: a change of the
-// public face is seen in review.
+// npm run api [-- --check]: writes what each entry point of the package declares into libs/fencing/api/*.api.md, and all options into
+// docs/options.md, from the declarations in libs/fencing/dist. With --check it writes nothing and fails where these are out of date:
+// a change of the public face is seen in review.
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from 'node:fs';
 import path from 'node:path';
 import ts from 'typescript';
 import { programOf } from './package/declarations.mjs';
+import { optionsPage } from './package/option-tables.mjs';
 import { projectRoot } from './services.mjs';
 
 const lib = path.join(projectRoot, 'libs', 'fencing');
@@ -33,17 +34,22 @@ let outdated = 0;
 mkdirSync(folder, { recursive: true });
 entries.forEach((entry, i) => {
   const name = entry === '.' ? 'index' : entry.slice(2);
-  const file = path.join(folder, `${name}.api.md`);
-  const report = reportOf(`nestjs-fencing${entry.slice(1)}`, String(files[i]));
-  if (check && (!existsSync(file) || readFileSync(file, 'utf8') !== report)) {
+  keep(path.join(folder, `${name}.api.md`), reportOf(`nestjs-fencing${entry.slice(1)}`, String(files[i])));
+});
+const all = new Map(files.flatMap((file) => [...exportsOf(file)]));
+keep(path.join(projectRoot, 'docs', 'options.md'), optionsPage(all, checker));
+process.exit(outdated === 0 ? 0 : 1);
+
+/** @param {string} file @param {string} text */
+function keep(file, text) {
+  if (!check) writeFileSync(file, text);
+  else if (!existsSync(file) || readFileSync(file, 'utf8') !== text) {
     outdated++;
     console.error(
       `${path.relative(projectRoot, file)} does not show what the package declares: npm run api, and look at the difference.`,
     );
   }
-  if (!check) writeFileSync(file, report);
-});
-process.exit(outdated === 0 ? 0 : 1);
+}
 
 /** @param {string} specifier @param {string} file */
 function reportOf(specifier, file) {

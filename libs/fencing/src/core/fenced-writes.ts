@@ -16,12 +16,12 @@ import { tracing } from './tracing.js';
 /** How the transaction of a fenced write runs. */
 export interface WriteOptions {
   /**
-   * Correct under each of them.
+   * `'READ COMMITTED'`, `'REPEATABLE READ'` or `'SERIALIZABLE'`: stale writes are refused under each of them.
    * @default the database's own, READ COMMITTED
    */
   isolation?: IsolationLevel;
   /**
-   * How often the body may be run again after a serialization failure (40001) or a deadlock (40P01).
+   * How often the body may be run again after a serialization failure (40001) or a deadlock (40P01). Whole number, 0 to 100.
    * @default 0
    */
   retries?: number;

@@ -58,9 +58,9 @@ export interface FencingModuleOptions {
 
 /** Options that shape the module itself, beside those above. */
 export interface FencingModuleExtras {
-  /** @default true */
+  /** Whether other modules can inject `FencingService` without importing this one. @default true */
   isGlobal?: boolean;
-  /** For several databases or Redis deployments: names the instance that `@Leased(…, { name })` means. */
+  /** For several databases or Redis deployments: names the instance that `@Leased(…, { name })` means. @default the one without a name */
   name?: string;
 }
 

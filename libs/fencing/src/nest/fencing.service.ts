@@ -41,17 +41,17 @@ export interface KeyReport {
 /** Who takes a key away, and why: kept in the audit. */
 export interface RevokeOptions {
   /**
-   * At most 1000 characters, as is `reason`.
+   * Who does it. At most 1000 characters, as is `reason`.
    * @default nobody is named
    */
   readonly by?: string;
-  /** @default none is given */
+  /** Why, for those who read the audit. @default none is given */
   readonly reason?: string;
 }
 
 /** An operation of `FencingService.write`. */
 export interface OperationOptions {
-  /** Names the operation, e.g. `pay:42`. */
+  /** Names the operation, e.g. `pay:42`: a second one under this id gets the first one's result. */
   readonly id: string;
   /**
    * Compared between calls with one id; any JSON.

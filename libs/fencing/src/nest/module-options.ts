@@ -28,6 +28,8 @@ const OPTIONS = [
   'clock',
 ];
 const EXTRAS = ['isGlobal', 'name'];
+/** The names of all options of `forRoot()`. */
+export const MODULE_OPTION_NAMES: readonly string[] = [...OPTIONS, ...EXTRAS];
 const FACTORIES = ['useFactory', 'useClass', 'useExisting'] as const;
 const ASYNC = ['imports', 'inject', 'provideInjectionTokensFrom', ...FACTORIES];
 
@@ -36,7 +38,7 @@ const ASYNC = ['imports', 'inject', 'provideInjectionTokensFrom', ...FACTORIES];
  * @throws FencingConfigError naming the option
  */
 export function checkSyncOptions(options: FencingModuleExtras): void {
-  checkNames('FencingModule.forRoot', options, [...OPTIONS, ...EXTRAS]);
+  checkNames('FencingModule.forRoot', options, MODULE_OPTION_NAMES);
   checkExtras('FencingModule.forRoot', options);
 }
 

@@ -1,7 +1,9 @@
 import { type DynamicModule, Inject, Module, type OnModuleDestroy } from '@nestjs/common';
 import { systemClock } from '../core/clock.js';
+import { checkNames } from '../core/options.js';
 import { FencingModule } from '../nest/fencing.module.js';
 import type { FencingModuleExtras, FencingModuleOptions } from '../nest/fencing.module-definition.js';
+import { MODULE_OPTION_NAMES } from '../nest/module-options.js';
 import { FencingFaults } from './fencing-testing-faults.js';
 import { MemoryFence } from './fencing-testing-fence.js';
 import { StallingLeaseStore } from './fencing-testing-store.js';
@@ -11,10 +13,12 @@ export interface FencingTestingOptions
   extends Omit<FencingModuleOptions, 'leases' | 'fence'>, FencingModuleExtras {
   /**
    * What the bodies of `FencingService.write` get instead of an EntityManager: a mock of the test.
-   * @default undefined
+   * @default none: to use it throws, and says so
    */
   manager?: unknown;
 }
+
+const OPTIONS = [...MODULE_OPTION_NAMES.filter((name) => name !== 'leases' && name !== 'fence'), 'manager'];
 
 /**
  * `FencingModule` for unit tests: real exclusion, real generations and a real refusal of stale writes, all in memory, and
@@ -34,6 +38,7 @@ export class FencingTestingModule implements OnModuleDestroy {
 
   /** @throws FencingConfigError where an option is wrong */
   static forRoot(options: FencingTestingOptions = {}): DynamicModule {
+    checkNames('FencingTestingModule.forRoot', options, OPTIONS);
     const { manager, ...rest } = options;
     const clock = options.clock ?? systemClock;
     const store = new StallingLeaseStore({ clock });

@@ -13,6 +13,7 @@ import {
   type WakeHint,
   type Watch,
 } from '../core/lease-store.js';
+import { checkNames } from '../core/options.js';
 
 interface Entry {
   owner: string;
@@ -54,6 +55,7 @@ export class MemoryLeaseStore extends LeaseStore {
 
   constructor(options: MemoryLeasesOptions = {}) {
     super();
+    checkNames('memoryLeases', options, ['clock', 'wallClockUs']);
     this.clock = options.clock ?? systemClock;
     this.wallClockUs = options.wallClockUs ?? systemClockUs;
   }
