@@ -25,7 +25,8 @@ const rings = {
   // A face of the finished package, as index.ts is; the doctor asks the servers itself.
   cli: /^(\.\/|\.\.\/index\.js$|\.\.\/core\/diagnosis\.js$|\.\.\/(redis|typeorm)\/|node:|ioredis$|pg$)/,
   // It puts the module and the memory store together, as index.ts does: FencingModule is what users' tests stand on.
-  'testing/fencing-testing.module.ts': /^(\.\/|\.\.\/core\/|\.\.\/nest\/(fencing\.module|module-options\.js$)|@nestjs\/common$)/,
+  'testing/fencing-testing.module.ts':
+    /^(\.\/|\.\.\/core\/|\.\.\/nest\/(fencing\.module|module-options\.js$)|@nestjs\/common$)/,
 };
 
 const sentence =
