@@ -96,6 +96,26 @@ class Fine {
   async withDefault(_now = new Date()): Promise<void> {}
 }
 
+/** As a builder that strips types lets it through. */
+class Synchronous {
+  count(): number {
+    return 1;
+  }
+
+  async counted(): Promise<number> {
+    return 1;
+  }
+}
+for (const [name, type] of [
+  ['count', Number],
+  ['counted', Promise],
+] as const) {
+  const descriptor = Object.getOwnPropertyDescriptor(Synchronous.prototype, name)!;
+  Reflect.defineMetadata('design:returntype', type, Synchronous.prototype, name);
+  Leased(() => 'count')(Synchronous.prototype, name, descriptor as never);
+  Object.defineProperty(Synchronous.prototype, name, descriptor);
+}
+
 @Injectable()
 class Short {
   @Leased('short:{0}', { ttlMs: 100 })
@@ -128,6 +148,15 @@ describe('the boot reports', () => {
 
   it('it once, also where a descendant inherits the method', async () => {
     expect(await boot([Constant, Inherited])).toHaveLength(1);
+  });
+
+  it('a method whose callers expect a value and get a promise, once', async () => {
+    class Descendant extends Synchronous {}
+    expect(await boot([Synchronous, Descendant])).toEqual([
+      '@Leased on Synchronous.count: the method returns a Number, and its callers get a promise of one, since a lease has to be asked for. ' +
+        'Make the method async, and await it.',
+    ]);
+    await expect(boot(Synchronous, { strict: true })).rejects.toThrow('returns a Number');
   });
 
   it('nothing of keys that are constant for a reason', async () => {
@@ -260,7 +289,7 @@ describe('docs/operations.md', () => {
       async upsideDown(): Promise<void> {}
     }
     const { store } = slowLeases(() => 50);
-    const warnings = await boot([Constant, Short], { fence }, store, [Careless]);
+    const warnings = await boot([Constant, Short, Synchronous], { fence }, store, [Careless]);
     const page = readFileSync(new URL('../docs/operations.md', import.meta.url), 'utf8');
     const section = page.split(/^## /m).find((part) => part.startsWith('What the boot reports'))!;
     const rows = [...section.matchAll(/^\| (?:`([^`]+)`|(what [^|]+?)) \|/gm)].map(
@@ -278,7 +307,7 @@ describe('docs/operations.md', () => {
       'what the lease store or the fence says about its own set-up',
     ]);
     expect(warnings.filter((warning) => !rows.some((row) => fits(row, warning)))).toEqual([]);
-    expect(warnings).toHaveLength(4);
+    expect(warnings).toHaveLength(5);
   });
 });
 

@@ -425,10 +425,26 @@ export default [
   {
     invariant: 'a fenced write that Nest calls from outside is reported',
     file: `${nest}fencing.runtime.ts`,
-    from: `this.report([...ofFence.map(sentence), ...ofEntries, ...ofStore]);`,
-    to: `this.report([...ofFence.map(sentence), ...ofStore]);`,
+    from: `...ofEntries, ...reportSynchronous`,
+    to: `...reportSynchronous`,
     test: 'nest-boot-report',
     title: 'takes no lease',
+  },
+  {
+    invariant: 'a method that returns no promise is reported',
+    file: `${nest}fencing.runtime.ts`,
+    from: `...reportSynchronous(methods), ...ofStore`,
+    to: `...ofStore`,
+    test: 'nest-boot-report',
+    title: 'expect a value and get a promise',
+  },
+  {
+    invariant: 'it is reported once, and of a promise nothing is',
+    file: `${nest}boot-report.ts`,
+    from: `return [...new Set(mistakes)];`,
+    to: `return mistakes;`,
+    test: 'nest-boot-report',
+    title: 'expect a value and get a promise',
   },
   {
     invariant: 'a fenced write under @Leased is not reported',

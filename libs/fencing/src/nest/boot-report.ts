@@ -1,4 +1,6 @@
+import 'reflect-metadata';
 import type { LeaseStore } from '../core/lease-store.js';
+import type { AdoptedMethod } from './adopt-instances.js';
 import type { LeaseMark } from './wrapped-methods.js';
 
 /** A `@Leased` method with the options that hold for it. */
@@ -35,6 +37,25 @@ export async function reportMistakes(
     ...methods.flatMap(({ where, ttlMs }) => tooShort(`@Leased on ${where}`, ttlMs)),
     ...tooShort('FencingModule defaults', defaultTtlMs),
   ];
+}
+
+/** What a decorated method cannot return, as `emitDecoratorMetadata` notes it: a caller gets a promise of it. */
+const PLAIN: readonly unknown[] = [String, Number, Boolean, BigInt, Array, Date];
+
+/** Methods that say that they are synchronous, as sentences. The compiler refuses them; a builder that strips types does not. */
+export function reportSynchronous(methods: readonly AdoptedMethod[]): string[] {
+  const mistakes = methods.flatMap(({ constructor, name, where, decorator }) => {
+    const { prototype } = constructor as { prototype: object };
+    const returns = Reflect.getMetadata('design:returntype', prototype, name) as { name: string } | undefined;
+    return PLAIN.includes(returns)
+      ? [
+          `${decorator} on ${where}: the method returns a ${returns!.name}, and its callers get a promise of one, since a lease has to be asked ` +
+            'for. Make the method async, and await it.',
+        ]
+      : [];
+  });
+  // Descendants bring the methods of their ancestors again.
+  return [...new Set(mistakes)];
 }
 
 /** A text without places on a method with parameters: all calls exclude each other, whatever they are about. */

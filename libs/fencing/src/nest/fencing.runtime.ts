@@ -22,7 +22,7 @@ import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } fro
 import type { FenceSource, LeaseStoreSource } from '../core/sources.js';
 import { within } from '../core/timing.js';
 import { type AdoptedMethod, InstanceAdopter } from './adopt-instances.js';
-import { type LeasedMethod, reportMistakes } from './boot-report.js';
+import { type LeasedMethod, reportMistakes, reportSynchronous } from './boot-report.js';
 import type { FencingModuleOptions } from './fencing.module-definition.js';
 import { checkLeaseStore, checkModuleOptions, isFence, isLeaseStoreSource } from './module-options.js';
 import { streamedResult } from './streamed-result.js';
@@ -114,7 +114,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       const ofFence = (await fence?.check()) ?? [];
       const ofStore = await this.checkStore(store, this.leasedMethods(methods));
       const ofEntries = reportUnleasedEntries(methods, interceptorsMayLease(this.discovery));
-      this.report([...ofFence.map(sentence), ...ofEntries, ...ofStore]);
+      this.report([...ofFence.map(sentence), ...ofEntries, ...reportSynchronous(methods), ...ofStore]);
     } catch (error) {
       // Nobody closes an application that did not start.
       await this.onApplicationShutdown().catch(() => undefined);
