@@ -18,10 +18,6 @@ describe.each(['everyday', 'migrating'])('docs/%s.md', (page) => {
       expect(shown).toContain('```ts\n' + code + '\n```');
     },
   );
-
-  it('shows no other code', () => {
-    expect(shown.match(/^```ts/gm)).toHaveLength(regions.length);
-  });
 });
 
 class Led extends Leader {

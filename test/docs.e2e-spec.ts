@@ -2,8 +2,7 @@ import { existsSync, readdirSync, readFileSync } from 'node:fs';
 import path from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { describe, expect, it, jest } from '@jest/globals';
-import { FencingModule, memoryLeases } from 'nestjs-fencing';
-import { postgresLeases, typeOrmFence } from 'nestjs-fencing/typeorm';
+import { leaseKey, memoryLeases } from 'nestjs-fencing';
 import ts from 'typescript';
 import { diagnose, explain } from './readme/operators.js';
 import { startFencedApp } from './support/fenced-app.js';
@@ -111,6 +110,15 @@ describe('the documentation', () => {
     expect(compile(['redisLeases(redis, { replicas: { least: 1 } });'])).toHaveLength(1);
   });
 
+  it.each(PAGES)('%s: every leaseKey(…) in its text is one', (page) => {
+    for (const [, template] of text(page).matchAll(/`leaseKey\('([^`]*)'\)`/g)) {
+      const places = [...template!.matchAll(/\{(\w+)\}/g)].map(([, name]) => name!);
+      expect(places).not.toEqual([]);
+      const values = Object.fromEntries(places.map((name, i) => [name, String(i)]));
+      expect(leaseKey(template!)(values as never)).not.toContain('{');
+    }
+  });
+
   it.each(PAGES)('%s: every link leads somewhere, also inside a page', (page) => {
     const links = [...text(page).matchAll(/\]\((?!https?:)([^)\s]+)\)/g)].map(([, link]) => link!);
     const broken = links.filter((link) => {
@@ -122,46 +130,6 @@ describe('the documentation', () => {
       return !headings.includes(anchor);
     });
     expect(broken).toEqual([]);
-  });
-});
-
-describe('the README', () => {
-  const paragraph = (begins: string) =>
-    read('README.md')
-      .split('\n\n')
-      .find((part) => part.includes(begins))!;
-  /** Names in backticks, of the sentence that begins so. */
-  const named = (begins: string) => {
-    const rest = paragraph(begins)
-      .split(begins)[1]!
-      .split(/\. \*\*/)[0]!;
-    return [...rest.matchAll(/`(\w+)`/g)].map(([, name]) => name!);
-  };
-  /** What a refused option's message lists. */
-  const optionsOf = (call: (options: never) => unknown): string[] => {
-    try {
-      call({ nonsense: 1 } as never);
-    } catch (error) {
-      return /Options: (.*)\.$/.exec((error as Error).message)![1]!.split(', ');
-    }
-    throw new Error('it took an option that there is not');
-  };
-
-  it('names every option of the module, and no other', () => {
-    const listed = named('**`FencingModule.forRoot(options)`**').filter((name) => name !== 'forRootAsync');
-    expect(listed.sort()).toEqual(optionsOf((options) => FencingModule.forRoot(options)).sort());
-  });
-
-  it('names every option of typeOrmFence, and no other', () => {
-    expect(named('**`typeOrmFence`**:').sort()).toEqual(optionsOf((options) => typeOrmFence(options)).sort());
-  });
-
-  it('docs/stores.md: names every option of postgresLeases, and no other', () => {
-    const section = read('docs/stores.md')
-      .split('`postgresLeases()` takes')[1]!
-      .split(/\n\n(?!\|)/)[0]!;
-    const listed = [...section.matchAll(/^\| `(\w+)`/gm)].map(([, name]) => name!);
-    expect(listed.sort()).toEqual(optionsOf((options) => postgresLeases(options)).sort());
   });
 });
 
