@@ -15,6 +15,8 @@
  * replica, keeps nobody else waiting; and a fence that cannot be raised at once is left to an activation of its own.
  */
 
+import { literal, quoted } from '../sql/names.js';
+
 /** Raised with every change of the functions or tables, and compared at boot. */
 export const LEASE_SCHEMA_VERSION = 'nestjs-fencing leases 2';
 
@@ -95,13 +97,12 @@ export class LeaseSql {
 
   /** The version of what is installed, or null, and what the server is. Parameters: none. */
   get installed(): string {
-    const steps = `${this.named('fencing_lease_steps')}(jsonb)`.replaceAll("'", "''");
-    return `SELECT obj_description(to_regprocedure('${steps}'), 'pg_proc') AS version, current_setting('server_version_num')::int AS server, current_setting('transaction_isolation') AS isolation`;
+    const steps = literal(`${this.named('fencing_lease_steps')}(jsonb)`);
+    return `SELECT obj_description(to_regprocedure(${steps}), 'pg_proc') AS version, current_setting('server_version_num')::int AS server, current_setting('transaction_isolation') AS isolation`;
   }
 
   /** Whether the user may do all that is needed. Parameters: none. */
   get privileges(): string {
-    const literal = (name: string) => `'${name.replaceAll("'", "''")}'`;
     const rights = [this.lease, this.counter].flatMap((table) =>
       ['SELECT', 'INSERT', 'UPDATE', 'DELETE'].map(
         (right) => `has_table_privilege(${literal(table)}, '${right}')`,
@@ -485,8 +486,4 @@ const SIGNATURES = {
 /** Whole milliseconds until `end`, at least 1. */
 function remainingMs(end: string, now: string): string {
   return `greatest(1, ceil(extract(epoch FROM ${end} - ${now}) * 1000))::bigint`;
-}
-
-function quoted(identifier: string): string {
-  return `"${identifier.replaceAll('"', '""')}"`;
 }
