@@ -13,7 +13,7 @@ import {
   LeaseKeyError,
   memoryLeases,
 } from 'nestjs-fencing';
-import { redisLeases } from 'nestjs-fencing/redis';
+import { quorumLeases, redisLeases } from 'nestjs-fencing/redis';
 import { type Observable, of } from 'rxjs';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
@@ -491,6 +491,12 @@ describe('what is right is taken', () => {
     });
     await app.fencing.run('own-connection', {}, () => undefined);
     await app.close(); // an open socket would fail the file
+  });
+
+  it('a file that is only loaded, by a unit test or a script, opens no connection', async () => {
+    const url = process.env.REDIS_URL!;
+    const others = [{ url: 'redis://a.invalid' }, { url: 'redis://b.invalid' }];
+    await Promise.all([redisLeases({ url }), quorumLeases([{ url }, ...others])]); // an open socket would fail the file
   });
 
   it("the application's own client is left open", async () => {

@@ -1,12 +1,13 @@
 import { FencingConfigError } from '../core/errors.js';
 import type { RedisClient } from './redis-client.js';
 
-/** Opens a connection of the package's own; `who` is named in messages. */
+/** A connection of the package's own, opened when it is first used; `who` is named in messages. */
 export async function connectTo(url: string, who: string): Promise<RedisClient> {
   const { Redis } = await import('ioredis').catch((error: unknown) => {
     throw new FencingConfigError(`${who}({ url }) needs the package 'ioredis': npm install ioredis.`, error);
   });
-  const client = new Redis(url);
+  // The call stands in the decorator of a module: whoever only loads that file (a unit test, a script) must not hang on a socket.
+  const client = new Redis(url, { lazyConnect: true });
   // ioredis reconnects by itself and every call has its own deadline; without a listener it prints each error.
   client.on('error', () => undefined);
   return client;
