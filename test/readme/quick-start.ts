@@ -38,7 +38,7 @@ export class ReportsService {
   imports: [
     TypeOrmModule.forRoot({
       type: 'postgres',
-      url: process.env.DATABASE_URL,
+      url: process.env.DATABASE_URL!,
       autoLoadEntities: true,
       synchronize: true, // in production: migrations of your own
       migrations: fencingMigrations,

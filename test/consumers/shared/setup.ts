@@ -11,7 +11,7 @@ export const redis = new Redis(process.env.REDIS_URL!);
 export const database = [
   TypeOrmModule.forRoot({
     type: 'postgres',
-    url: process.env.DATABASE_URL,
+    url: process.env.DATABASE_URL!,
     entities: [Report],
     synchronize: true,
   }),

@@ -1,10 +1,10 @@
 /**
  * The part of an ioredis client (5 or 6, `Redis`) that the lease store uses. Structural, so that the package does not
- * depend on one version's types.
+ * depend on one version's types. `| undefined`: ioredis has it, and with `exactOptionalPropertyTypes` it does not fit otherwise.
  */
 export interface RedisClient extends ScriptClient {
   readonly status: string;
-  readonly options?: { readonly sentinels?: unknown; readonly keyPrefix?: string };
+  readonly options?: { readonly sentinels?: unknown; readonly keyPrefix?: string | undefined };
   get(key: string): Promise<string | null>;
   pttl(key: string): Promise<number>;
   call(command: string, ...args: string[]): Promise<unknown>;
@@ -18,7 +18,7 @@ export interface RedisClient extends ScriptClient {
 export interface RedisClusterClient extends ScriptClient {
   readonly isCluster: boolean;
   readonly status: string;
-  readonly options?: { readonly keyPrefix?: string; readonly natMap?: unknown };
+  readonly options?: { readonly keyPrefix?: string | undefined; readonly natMap?: unknown };
   call(command: string, ...args: string[]): Promise<unknown>;
   /** The nodes that are known now; those it was made with, until it has connected. */
   nodes(role: 'master'): RedisClusterNode[];
@@ -30,7 +30,7 @@ export interface RedisClusterClient extends ScriptClient {
 
 /** A node of a cluster: a client of its own. */
 export interface RedisClusterNode {
-  readonly options: { readonly host?: string; readonly port?: number };
+  readonly options: { readonly host?: string | undefined; readonly port?: number | undefined };
   call(command: string, ...args: string[]): Promise<unknown>;
   duplicate(override?: object): RedisSubscriber;
   /** Old clients have none. */
@@ -45,7 +45,7 @@ export interface ScriptClient {
 
 /** A connection in subscriber mode. */
 export interface RedisSubscriber {
-  readonly options: { readonly host?: string; readonly port?: number };
+  readonly options: { readonly host?: string | undefined; readonly port?: number | undefined };
   /** Until it is in subscriber mode. */
   call(command: string, ...args: string[]): Promise<unknown>;
   subscribe(channel: string): Promise<unknown>;
