@@ -137,6 +137,7 @@ describe('nestjs-fencing doctor', () => {
       'postgres://127.0.0.1:1/none',
     );
     expect(missing.findings.filter(({ severity }) => severity === 'error')).toHaveLength(2);
+    expect(problems(missing).match(/ECONNREFUSED 127\.0\.0\.1:1$/gm)).toHaveLength(2); // not only "Connection is closed."
     expect([refused.code, missing.code]).toEqual([2, 2]);
   });
 

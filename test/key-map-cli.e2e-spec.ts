@@ -70,7 +70,18 @@ describe('nestjs-fencing keys', () => {
   it('exits with 1 and a reason where a file cannot be loaded', async () => {
     const { code, stdout, stderr } = await keys('keys', '--module', 'missing.js');
     expect([code, stdout]).toEqual([1, '']);
-    expect(stderr).toContain('missing.js could not be loaded: build the application first');
+    expect(stderr).toContain('missing.js could not be loaded. Name a compiled file');
+  });
+
+  it.each([[['--help']], [['keys', '-h']]])('prints its usage on %j', async (args) => {
+    const { code, stdout, stderr } = await keys(...args);
+    expect([code, stderr]).toEqual([0, '']);
+    expect(stdout).toContain('usage: nestjs-fencing keys --module <file>...');
+  });
+
+  it('says which argument is wrong', async () => {
+    expect((await keys('keys', '--modul', 'x.js')).stderr).toMatch(/^Unknown option '--modul'/);
+    expect((await keys('doctor', '--database', 'x')).stderr).toMatch(/^Unknown option '--database'/);
   });
 
   it.each([[[]], [['keys']], [['locks', '--module', 'x.js']], [['keys', '--modul', 'x.js']]])(

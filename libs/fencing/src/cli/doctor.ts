@@ -50,7 +50,8 @@ function readArguments(args: string[]) {
       },
     });
     return values.help || values.redis || values.postgres !== undefined ? values : undefined;
-  } catch {
+  } catch (error) {
+    console.error(`${(error as Error).message}\n`);
     return undefined;
   }
 }
@@ -68,10 +69,13 @@ async function examineRedis(url: string, about: string): Promise<Examination> {
   const { RedisLeaseStore } = await import('../redis/redis-lease-store.js');
   const options = { connectTimeout: CONNECT_WITHIN_MS, commandTimeout: CONNECT_WITHIN_MS };
   const client = new Redis(url, { ...options, lazyConnect: true, retryStrategy: () => null });
-  client.on('error', () => undefined); // told by the rejection
+  let cause: unknown; // the rejection says only that the connection is closed
+  client.on('error', (error) => (cause = error));
   let cluster: InstanceType<typeof Cluster> | undefined;
   try {
-    await client.connect();
+    await client.connect().catch((error: unknown) => {
+      throw cause ?? error;
+    });
     // Of a cluster one node is enough: it knows the others.
     if (/^redis_mode:cluster/m.test(await client.info('server'))) {
       const { host, port, username, password, tls } = client.options;

@@ -15,8 +15,12 @@ ${DOCTOR_USAGE}`;
 /** Answers the exit code: 0, 1 where a file cannot be loaded, 2 where the call is wrong. */
 async function main(args: string[]): Promise<number> {
   if (args[0] === 'doctor') return doctor(args.slice(1), print);
-  const files = readArguments(args);
-  if (!files) {
+  const { files = [], help } = readArguments(args);
+  if (help) {
+    await print(USAGE);
+    return 0;
+  }
+  if (files.length === 0) {
     console.error(USAGE);
     return 2;
   }
@@ -24,7 +28,9 @@ async function main(args: string[]): Promise<number> {
     try {
       await import(pathToFileURL(path.resolve(file)).href);
     } catch (error) {
-      console.error(`${file} could not be loaded: build the application first, and name the compiled file.`);
+      console.error(
+        `${file} could not be loaded. Name a compiled file, and set the variables that it reads.`,
+      );
       console.error(error);
       return 1;
     }
@@ -37,16 +43,21 @@ function print(text: string): Promise<void> {
   return new Promise((written) => process.stdout.write(`${text}\n`, () => written()));
 }
 
-function readArguments(args: string[]): string[] | undefined {
+function readArguments(args: string[]): { files?: string[]; help?: boolean } {
   try {
     const { values, positionals } = parseArgs({
       args,
       allowPositionals: true,
-      options: { module: { type: 'string', short: 'm', multiple: true } },
+      options: {
+        module: { type: 'string', short: 'm', multiple: true },
+        help: { type: 'boolean', short: 'h' },
+      },
     });
-    return positionals.length === 1 && positionals[0] === 'keys' ? values.module : undefined;
-  } catch {
-    return undefined;
+    if (values.help) return { help: true };
+    return positionals.length === 1 && positionals[0] === 'keys' ? { files: values.module } : {};
+  } catch (error) {
+    console.error(`${(error as Error).message}\n`);
+    return {};
   }
 }
 
