@@ -78,6 +78,25 @@ describe('work that outlives its leased call', () => {
     await expect(underItsOwn).resolves.toBeGreaterThan(0);
   });
 
+  it('of a call whose lease was lost is reported as well: an unhandled rejection would end the process', async () => {
+    const report = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
+    const over = new Gate();
+    const call = app.fencing.run('lost', { ttlMs: 300 }, async (lease) => {
+      void over.wait().then(() => {
+        void app.fencing.write({}, () => 'accepted');
+      });
+      await app.fencing.revoke('lost');
+      await new Promise((resolve) => lease.signal.addEventListener('abort', resolve));
+    });
+    await expect(call).rejects.toThrow(LeaseLostError);
+    over.open();
+    await eventually(() => report.mock.calls.length > 0); // an unhandled rejection fails the test
+    expect(report.mock.calls).toEqual([
+      [expect.stringMatching(/^FencingService\.write was refused: Lease #\w+ .* is lost/)],
+    ]);
+    report.mockRestore();
+  });
+
   it('that somebody awaits rejects there, and is reported all the same', async () => {
     const report = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
     const over = new Gate();

@@ -3,7 +3,15 @@ import { mkdir, rmdir } from 'node:fs/promises';
 import path from 'node:path';
 import { Controller, Logger, Param, Post } from '@nestjs/common';
 import { afterAll, afterEach, beforeAll, beforeEach, describe, expect, it, jest } from '@jest/globals';
-import { FencedWrite, FencingEvents, keyLabel, Leased } from 'nestjs-fencing';
+import {
+  FencedWrite,
+  FencingEvents,
+  keyLabel,
+  Leased,
+  LeaseLostError,
+  memoryLeases,
+  StaleGenerationError,
+} from 'nestjs-fencing';
 import request from 'supertest';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { eventually, Gate } from './support/gate.js';
@@ -218,4 +226,47 @@ describe('field report 17: a Redis that refuses to write', () => {
       subscription.unsubscribe();
     },
   );
+});
+
+describe('a logger of the application that throws', () => {
+  class Late {
+    @FencedWrite()
+    async write(): Promise<void> {}
+  }
+
+  it('ends nobody’s work: what it was told of goes on, keys are free, and no rejection is left unhandled', async () => {
+    const broken = jest.fn<() => never>(() => {
+      throw new Error('the disk of the log is full');
+    });
+    const app = await startFencedApp({ leases: memoryLeases(), providers: [Late], fencing: { drainMs: 0 } });
+    const { fencing } = app;
+    for (const level of ['warn', 'error'] as const)
+      jest.spyOn(Logger.prototype, level).mockImplementation(broken);
+
+    const stale = fencing.run('logged', {}, async (lease) => {
+      lease.signal.addEventListener('abort', broken);
+      await fencing.revoke('logged');
+      await fencing.write({}, () => undefined);
+    });
+    await expect(stale).rejects.toThrow(StaleGenerationError);
+
+    const over = new Gate();
+    const lost = fencing.run('logged', { waitMs: 0, ttlMs: 100 }, async (lease) => {
+      void over.wait().then(() => {
+        void fencing.write({}, () => undefined);
+        void app.get(Late).write();
+      });
+      await fencing.revoke('logged');
+      await new Promise((resolve) => lease.signal.addEventListener('abort', resolve));
+    });
+    await expect(lost).rejects.toThrow(LeaseLostError);
+
+    const told = broken.mock.calls.length;
+    await fencing.run('logged', { waitMs: 0 }, () => undefined); // nobody stands in its line any more
+    over.open();
+    await eventually(() => broken.mock.calls.length >= told + 2);
+    const cut = await fencing.acquire('cut');
+    await app.close();
+    expect(cut.state).toBe('lost');
+  });
 });

@@ -1,4 +1,5 @@
-import { Injectable } from '@nestjs/common';
+import { jest } from '@jest/globals';
+import { Injectable, Logger } from '@nestjs/common';
 import {
   CurrentLease,
   FencingConfigError,
@@ -24,6 +25,7 @@ import {
   VersionColumn,
 } from 'typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
+import { eventually, Gate } from './support/gate.js';
 
 @Entity('guarded_account')
 class Account {
@@ -188,6 +190,25 @@ describe('the row guard', () => {
       const sent = await statementsOf(() => expect(late()).rejects.toThrow(LeaseReleasedError));
       expect(sent).toEqual([]);
     });
+  });
+
+  it('a late write that nobody awaits is reported: an unhandled rejection would end the process', async () => {
+    const report = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
+    const over = new Gate();
+    await bank.with('a', async () => {
+      void over.wait().then(() => {
+        void bank.accounts.update('a', { balance: 1 });
+        void bank.accounts.delete('a');
+        void bank.accounts.upsert({ id: 'a', balance: 1 });
+        void bank.accounts.save(Object.assign(new Account(), { id: 'a', balance: 1 }));
+      });
+    });
+    over.open();
+    await eventually(() => report.mock.calls.length >= 4);
+    expect(
+      report.mock.calls.map(([line]) => /^FencedRepository\.(\w+)\(\) was refused/.exec(String(line))?.[1]),
+    ).toEqual(['update', 'delete', 'upsert', 'save']);
+    report.mockRestore();
   });
 
   it('deletes a row, in one statement, unless a newer owner has written it', async () => {

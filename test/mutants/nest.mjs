@@ -211,11 +211,27 @@ export default [
   // ------------------------------------------------------------------------------------------------ late work, shutdown
   {
     invariant: 'the refusal of late work does not end the process (field report 18)',
-    file: `${nest}late-refusal.ts`,
-    from: `if (error instanceof LeaseReleasedError) given.catch(() => budget.spend() && report(error));`,
-    to: ``,
+    file: 'libs/fencing/src/core/late-refusal.ts',
+    from: `one.ended()?.code === code`,
+    to: `false`,
     test: 'nest-late-work',
     title: 'whoever has the key',
+  },
+  {
+    invariant: 'nor does it where the lease was lost before',
+    file: 'libs/fencing/src/core/late-refusal.ts',
+    from: `one.ended()?.code === code`,
+    to: `code === 'LEASE_RELEASED'`,
+    test: 'nest-late-work',
+    title: 'is reported as well',
+  },
+  {
+    invariant: 'a logger that throws ends nobody’s work',
+    file: `${nest}contained-logger.ts`,
+    from: `contain(() => logger.warn(message))`,
+    to: `logger.warn(message)`,
+    test: 'operator-log',
+    title: 'ends nobody',
   },
   {
     invariant: 'late work of a call whose lease was lost may take a new one',

@@ -1,6 +1,5 @@
 import {
   type BeforeApplicationShutdown,
-  Logger,
   type OnApplicationShutdown,
   type OnModuleInit,
 } from '@nestjs/common';
@@ -16,13 +15,13 @@ import type { BuildKey } from '../core/key.js';
 import { LeaseKeeper } from '../core/lease-keeper.js';
 import type { LeaseStore, StoreFinding } from '../core/lease-store.js';
 import type { Lease } from '../core/lease.js';
-import type { FencingLogger } from '../core/logger.js';
 import { OperatorLog } from '../core/operator-log.js';
 import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
 import type { FenceSource, LeaseStoreSource } from '../core/sources.js';
 import { within } from '../core/timing.js';
 import { type AdoptedMethod, InstanceAdopter } from './adopt-instances.js';
 import { type LeasedMethod, reportMistakes, reportSynchronous } from './boot-report.js';
+import { containedLogger } from './contained-logger.js';
 import type { FencingModuleOptions } from './fencing.module-definition.js';
 import { checkLeaseStore, checkModuleOptions, isFence, isLeaseStoreSource } from './module-options.js';
 import { streamedResult } from './streamed-result.js';
@@ -52,14 +51,9 @@ const live = ((globalThis as Record<symbol, unknown>)[Symbol.for('nestjs-fencing
 
 /** One instance of the package in one application: what the decorators and `FencingService` call. */
 export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, OnApplicationShutdown {
-  private readonly logger = new Logger('Fencing');
   readonly events: FencingEmitter;
   private readonly defaults: ResolvedLeaseOptions;
   private readonly resolved = new WeakMap<object, ResolvedLeaseOptions>();
-  private readonly log: FencingLogger = {
-    warn: (message) => this.logger.warn(message),
-    error: (message, cause) => this.logger.error(message, cause instanceof Error ? cause.stack : undefined),
-  };
   private readonly operatorLog: OperatorLog;
   private readonly adopter = new InstanceAdopter(this);
   private parts: Parts | undefined;
@@ -72,8 +66,8 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     private readonly discovery: DiscoveryService,
   ) {
     this.defaults = checkModuleOptions(options);
-    this.events = new FencingEmitter(name, this.log);
-    this.operatorLog = new OperatorLog(this.events, this.clock, this.log, options.logKeys ?? false);
+    this.events = new FencingEmitter(name, containedLogger);
+    this.operatorLog = new OperatorLog(this.events, this.clock, containedLogger, options.logKeys ?? false);
   }
 
   /**
@@ -131,7 +125,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     if (!this.parts) return;
     const cut = await this.parts.keeper.stop(this.options.drainMs ?? 10_000);
     if (cut > 0)
-      this.logger.warn(
+      containedLogger.warn(
         `${cut} leased method${cut === 1 ? ' was' : 's were'} still running after drainMs; aborted, and released.`,
       );
     await this.parts.audit?.stop();
@@ -223,7 +217,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     } catch (error) {
       // A store that is down now may be up when it is needed; every call says so itself. A wrong set-up stops the boot.
       if (!(error instanceof StoreUnavailableError)) throw error;
-      this.logger.warn(
+      containedLogger.warn(
         `${error.message} The application starts; calls that need a lease fail until it answers.`,
       );
     }
@@ -236,7 +230,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       throw new FencingConfigError(
         `FencingModule is strict, and found at boot: ${mistakes.map((mistake) => `\n- ${mistake}`).join('')}`,
       );
-    for (const mistake of mistakes) this.logger.warn(mistake);
+    for (const mistake of mistakes) containedLogger.warn(mistake);
   }
 
   private leasedMethods(methods: readonly AdoptedMethod[]): LeasedMethod[] {
@@ -256,7 +250,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       store,
       fence,
       clock: this.clock,
-      logger: this.log,
+      logger: containedLogger,
       events: this.events,
       storeTimeoutMs: this.storeTimeoutMs,
     });

@@ -1,4 +1,3 @@
-import { Logger } from '@nestjs/common';
 import type { AuditEntry } from '../core/audit.js';
 import { currentFrame, runInFrame } from '../core/context.js';
 import { conclude, type Diagnosis, examine } from '../core/diagnosis.js';
@@ -6,6 +5,7 @@ import { FencingConfigError } from '../core/errors.js';
 import type { Fence, FenceSnapshot, Receipt, Revocation } from '../core/fence.js';
 import type { WriteOptions } from '../core/fenced-writes.js';
 import { checkBuiltKey, checkKey } from '../core/key.js';
+import { containLateRefusal } from '../core/late-refusal.js';
 import type { Lease } from '../core/lease.js';
 import type { LeaseKeeper } from '../core/lease-keeper.js';
 import type { LeaseSnapshot } from '../core/lease-store.js';
@@ -18,9 +18,9 @@ import {
   show,
 } from '../core/options.js';
 import { fingerprintOf } from '../core/operation.js';
+import { containedLogger } from './contained-logger.js';
 import { checkWriteOptions } from './fenced-write.decorator.js';
 import type { FencingRuntime } from './fencing.runtime.js';
-import { containLateRefusal } from './late-refusal.js';
 
 /** A lease that its taker ends: `await using lease = await fencing.acquire(key)`. */
 export interface AcquiredLease extends Lease, AsyncDisposable {
@@ -80,8 +80,6 @@ const MOST_ENTRIES = 1_000;
  * ```
  */
 export class FencingService {
-  private readonly logger = new Logger('Fencing');
-
   /** @internal */
   constructor(private readonly runtime: FencingRuntime) {}
 
@@ -118,9 +116,7 @@ export class FencingService {
     options: WriteOptions & { operation?: OperationOptions },
     body: (manager: Manager) => Promise<T> | T,
   ): Promise<T> {
-    return containLateRefusal(this.writeNow(options, body), ({ message }) =>
-      this.logger.error(`FencingService.write was refused: ${message}`),
-    );
+    return containLateRefusal(this.writeNow(options, body), 'FencingService.write');
   }
 
   /** Takes a lease that the caller ends, by `await using` or `release()`. It is renewed until then. */
@@ -209,7 +205,7 @@ export class FencingService {
     const revocation = await fence?.revoke({ key, held, by, reason, waitMs: REVOKE_WAIT_MS });
     if (asked.status === 'rejected') throw asked.reason;
     if (held) await store.release({ key, owner: held.owner });
-    this.logger.warn(
+    containedLogger.warn(
       `Lease ${this.runtime.nameOf(key)} was revoked` +
         (revocation ? ` (generation ${revocation.supersededGeneration ?? 'none'}); see fencing_audit.` : '.'),
     );

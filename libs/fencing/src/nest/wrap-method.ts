@@ -1,10 +1,10 @@
 import 'reflect-metadata';
-import { Inject, Logger, UseInterceptors } from '@nestjs/common';
+import { Inject, UseInterceptors } from '@nestjs/common';
 import { FencingConfigError } from '../core/errors.js';
+import { containLateRefusal } from '../core/late-refusal.js';
 import { currentLeasePositions } from './current-lease.decorator.js';
 import { FencingInterceptor } from './fencing.interceptor.js';
 import { FencingRuntime } from './fencing.runtime.js';
-import { containLateRefusal } from './late-refusal.js';
 import { DEFAULT_INSTANCE, runtimeProperty, runtimeToken } from './tokens.js';
 import { type LeaseMark, markWrapped } from './wrapped-methods.js';
 
@@ -28,8 +28,6 @@ export interface WrapRequest {
 
 const NEST_INTERCEPTORS = '__interceptors__';
 const NEST_PROPERTIES = 'self:properties_metadata';
-
-const logger = new Logger('Fencing');
 
 /**
  * Replaces a method by one that runs `request.call` around it. Name, length, own properties and all metadata are kept, so
@@ -55,7 +53,7 @@ export function wrapMethod(
       const runtime = FencingRuntime.of(this, property, instanceName, where);
       return request.call(runtime, args, (given) => method.apply(this, given), where);
     })();
-    return containLateRefusal(outcome, ({ message }) => logger.error(`${where} was refused: ${message}`));
+    return containLateRefusal(outcome, where);
   };
   copyFace(method, wrapper);
   const { decorator, needsFence } = request;

@@ -12,6 +12,7 @@ import {
   StaleGenerationError,
   StoreUnavailableError,
 } from '../core/errors.js';
+import { containLateRefusal } from '../core/late-refusal.js';
 import { heldLease, leaseOfCall } from '../core/lease-of-call.js';
 import type { HeldLease, Lease } from '../core/lease.js';
 import { settleLease } from '../core/settle-lease.js';
@@ -90,14 +91,16 @@ export class FencedRepository<Entity extends ObjectLiteral> {
    * `INSERT … ON CONFLICT (…) DO UPDATE SET … WHERE generation <= $g`. Columns that `values` leaves out keep what they have.
    * @param conflict the properties of a unique index, where it is not the primary key
    */
-  async upsert(
+  upsert(
     values: QueryDeepPartialEntity<Entity>,
     conflict?: readonly (string & keyof Entity)[],
   ): Promise<void> {
-    const lease = this.lease('upsert');
-    await settleLease(lease);
-    await this.insertOrUpdate(lease, values, conflict);
-    this.accepted(lease);
+    return contained('upsert', async () => {
+      const lease = this.lease('upsert');
+      await settleLease(lease);
+      await this.insertOrUpdate(lease, values, conflict);
+      this.accepted(lease);
+    });
   }
 
   /**
@@ -105,22 +108,32 @@ export class FencedRepository<Entity extends ObjectLiteral> {
    * when the entity was loaded; an entity without changes is written as well, so that its owner learns that it is late. Sets
    * the generation, and what the database filled in, on the entity. Relations are not cascaded to.
    */
-  async save(entity: Entity): Promise<Entity> {
-    this.rows.assertOne('save', entity);
-    const lease = this.lease('save');
-    await settleLease(lease);
-    const updated = this.rows.hasId(entity)
-      ? await this.rows.updateEntity(entity, lease.generation)
-      : undefined;
-    const row = updated ?? (await this.insertOrUpdate(lease, this.rows.valuesOf(entity)));
-    this.rows.fill(entity, row);
-    this.accepted(lease);
-    return entity;
+  save(entity: Entity): Promise<Entity> {
+    return contained('save', async () => {
+      this.rows.assertOne('save', entity);
+      const lease = this.lease('save');
+      await settleLease(lease);
+      const updated = this.rows.hasId(entity)
+        ? await this.rows.updateEntity(entity, lease.generation)
+        : undefined;
+      const row = updated ?? (await this.insertOrUpdate(lease, this.rows.valuesOf(entity)));
+      this.rows.fill(entity, row);
+      this.accepted(lease);
+      return entity;
+    });
   }
 
   // ----------------------------------------------------------------------------------------------------------- parts
 
-  private async change(
+  private change(
+    method: string,
+    row: RowOf<Entity>,
+    send: (criteria: ObjectLiteral, generation: number) => Promise<boolean>,
+  ): Promise<RowOutcome> {
+    return contained(method, () => this.changeNow(method, row, send));
+  }
+
+  private async changeNow(
     method: string,
     row: RowOf<Entity>,
     send: (criteria: ObjectLiteral, generation: number) => Promise<boolean>,
@@ -182,6 +195,10 @@ export class FencedRepository<Entity extends ObjectLiteral> {
       { key },
     );
   }
+}
+
+function contained<T>(method: string, work: () => Promise<T>): Promise<T> {
+  return containLateRefusal(work(), `FencedRepository.${method}()`);
 }
 
 function generationColumn(metadata: EntityMetadata) {

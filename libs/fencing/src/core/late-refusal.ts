@@ -1,0 +1,42 @@
+import { systemClock } from './clock.js';
+import { currentFrame } from './context.js';
+import type { FencingError } from './errors.js';
+import { LineBudget } from './line-budget.js';
+import { type FencingLogger, silentLogger } from './logger.js';
+
+/** One call may leave several things behind, each of them worth a line. */
+const FIRST_LINES = 20;
+/** Of the application whose work was refused last. */
+let logger: FencingLogger = silentLogger;
+/** Of the process: forgotten work often comes in loops. */
+const budget = new LineBudget(
+  systemClock,
+  (count, seconds) =>
+    logger.error(
+      `Late work of calls that had ended was refused ${count} more times in the last ${seconds} s.`,
+    ),
+  FIRST_LINES,
+);
+
+/**
+ * Work that outlives its leased call has often nobody who awaits it, and an unhandled rejection ends the process. A refusal
+ * because the lease of that call has ended, also where it was lost before, is reported instead; whoever does await the promise
+ * still gets it.
+ */
+export function containLateRefusal<T>(outcome: Promise<T>, what: string): Promise<T> {
+  const given = new Promise<T>((resolve, reject) => {
+    outcome.then(resolve, (error: Error) => {
+      const { code, key } = (error ?? {}) as Partial<FencingError>;
+      const lease = currentFrame().leases.find(
+        (one) => one.isOver && one.key === key && one.ended()?.code === code,
+      );
+      if (lease)
+        given.catch(() => {
+          logger = lease.host.logger;
+          if (budget.spend()) logger.error(`${what} was refused: ${error.message}`);
+        });
+      reject(error);
+    });
+  });
+  return given;
+}
