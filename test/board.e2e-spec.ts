@@ -323,6 +323,7 @@ describe('the board', () => {
     );
     expect(() => FencingBoardModule.forRoot({ paths: '/x' } as never)).toThrow('there is no option "paths"');
     expect(() => FencingBoardModule.forRoot({ events: [] as never })).toThrow('events must be an Observable');
+    expect(() => FencingBoardModule.forRoot({ imports: null as never })).toThrow('imports must be an array');
   });
 
   it('shows a refused write beside the grant of another process that caused it', async () => {

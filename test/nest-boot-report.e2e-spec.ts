@@ -457,4 +457,6 @@ it('a clock must be one', async () => {
   await expect(boot(Fine, { clock: Date as never })).rejects.toThrow(
     'FencingModule: clock must be a Clock (now, setTimer), got a function.',
   );
+  for (const clock of [{ now: () => 0 }, { setTimer: () => () => undefined }, null])
+    await expect(boot(Fine, { clock: clock as never })).rejects.toThrow('clock must be a Clock');
 });

@@ -27,6 +27,8 @@ const once = { waitMs: 0 } as const;
 const outside = AsyncLocalStorage.snapshot() as <T>(call: () => T) => T;
 const pairKey = leaseKey('pair:{a}/{b}');
 
+const broken = new Error('broken');
+
 @Injectable()
 class Entries {
   constructor(@InjectRepository(Entry) private readonly entries: Repository<Entry>) {}
@@ -73,6 +75,16 @@ class Entries {
 
   @FencedWrite({ operation: (id?: string) => `op:${id}` })
   async operation(_id?: string): Promise<void> {}
+
+  @FencedWrite({
+    operation: () => {
+      throw broken;
+    },
+  })
+  async operationThrows(): Promise<void> {}
+
+  @FencedWrite({ operation: (() => Promise.reject(broken)) as never })
+  async operationRejects(): Promise<void> {}
 }
 
 /** Texts that end a string, a statement, a key or a message somewhere, if nobody is careful. */
@@ -246,6 +258,16 @@ describe('hostile keys go through Redis and the guard as they are', () => {
       expect(await app.redis.dbsize()).toBe(before);
     },
   );
+
+  it('an operation whose function throws, or rejects, is refused by its method, and no rejection is left', async () => {
+    for (const method of ['operationThrows', 'operationRejects'] as const) {
+      const call = app.fencing.run('ops', {}, () => entries[method]());
+      await expect(call).rejects.toThrow(
+        /^@FencedWrite on Entries\.operation\w+: the function of an operation id threw/,
+      );
+      await expect(call).rejects.toMatchObject({ code: 'INVALID_KEY', cause: broken });
+    }
+  });
 
   it('an operation id with a missing part is refused: strangers do not share a receipt', async () => {
     await app.fencing.run('ops', {}, async () => {

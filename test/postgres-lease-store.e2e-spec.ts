@@ -253,6 +253,19 @@ describe('leases in PostgreSQL', () => {
       expect(await store.check()).toEqual([]);
     });
 
+    it('takes the longest pollMs, which no 32-bit setting holds', async () => {
+      const { open, close } = await leaseDatabase({ hints: 'poll', pollMs: 365 * 24 * 3_600_000 });
+      const store = open();
+      await store.check(); // makes the tables
+      const ask = (owner: string) =>
+        store.acquire({ key: 'rare', owner, ttlMs: 60_000, floor: 0, waiter: { id: 'w', forMs: 60_000 } });
+      expect(await ask('a')).toMatchObject({ granted: true });
+      expect(await ask('b')).toMatchObject({ granted: false });
+      await store.release({ key: 'rare', owner: 'a' });
+      await store.close();
+      await close();
+    });
+
     it.each([
       [{ pollMs: 0 }, 'pollMs'],
       [{ pollMs: '100' }, 'pollMs'],

@@ -125,6 +125,11 @@ describe('redisLeases({ replicas })', () => {
     [{ min: 1.5 }, /min must be a whole number/],
     [{ min: 1, timeoutMs: 0 }, /timeoutMs must be a whole number of milliseconds from 1/],
     [{ min: 1, wait: 3 }, /no option "wait"/],
+    // Not left out, but computed wrongly: nobody would be waited for, in silence.
+    [null, /replicas: options must be an object, got null/],
+    [0, /got 0/],
+    [NaN, /got NaN/],
+    ['', /got ''/],
   ])('refuses %j', (replicas, message) => {
     expect(() => redisLeases(redis, { replicas } as never)).toThrow(FencingConfigError);
     expect(() => redisLeases(redis, { replicas } as never)).toThrow(message);

@@ -47,10 +47,12 @@ const OPTIONS = ['path', 'guard', 'imports', 'name', 'who', 'events'];
 /** @returns the guards. @throws FencingConfigError naming the option */
 export function checkBoardOptions(options: FencingBoardOptions): readonly BoardGuard[] {
   checkNames(WHERE, options, OPTIONS);
-  const { path, guard, name, who, events } = options;
+  const { path, guard, imports, name, who, events } = options;
   checkInstanceName(WHERE, name);
   if (path !== undefined && (typeof path !== 'string' || !/^\/?[\w\-./]+$/.test(path)))
     throw new FencingConfigError(`${WHERE}: path must be a path such as '/fencing', got ${show(path)}.`);
+  if (imports !== undefined && !Array.isArray(imports))
+    throw new FencingConfigError(`${WHERE}: imports must be an array of modules, got ${show(imports)}.`);
   if (who !== undefined) checkFunction(WHERE, 'who', who);
   if (
     events !== undefined &&

@@ -137,6 +137,19 @@ describe('a key template', () => {
     expect(() => key(template, args)).toThrow(/^@Leased on Reports\.rebuild: /);
   });
 
+  it('what cannot be read is refused by the name of the place, with the cause', () => {
+    const broken = new Error('broken');
+    const order = {
+      get id(): never {
+        throw broken;
+      },
+    };
+    expect(() => key('order:{0.id}', [order])).toThrow(LeaseKeyError);
+    expect(() => key('order:{0.id}', [order])).toThrow(
+      expect.objectContaining({ message: expect.stringContaining('{0.id}'), cause: broken }),
+    );
+  });
+
   it('U+0000 in a value is escaped, so it can be stored', () => {
     expect(key('n:{0}', ['\0'])).toBe('n:%00');
   });
@@ -208,6 +221,11 @@ describe('a key function', () => {
     'order:   ',
     ' :order',
     'undefined',
+    made('order:', new Date(NaN)),
+    made('order:', () => 1),
+    made('order:', 'x'.trim),
+    made('order:', new (class Dto { id(): number { return 1; } })().id), // prettier-ignore
+    'order:${dto.id}',
     '',
     'a\0b',
     'half \ud800',
@@ -216,12 +234,19 @@ describe('a key function', () => {
     expect(() => key(() => text)).toThrow(LeaseKeyError);
   });
 
-  it.each(['order:nullable', 'undefinedness', 'annull', 'NaNcy', 'a:b', 'x'.repeat(1_024)])(
-    'whose text is %j is fine',
-    (text) => {
-      expect(key(() => text)).toBe(text);
-    },
-  );
+  it.each([
+    'order:nullable',
+    'undefinedness',
+    'annull',
+    'NaNcy',
+    'a:b',
+    'a=>b',
+    '$1',
+    'f(x)',
+    'x'.repeat(1_024),
+  ])('whose text is %j is fine', (text) => {
+    expect(key(() => text)).toBe(text);
+  });
 
   it.each([undefined, null, 42, {}, Symbol('x')])('that returns %p is refused', (value) => {
     expect(() => key(() => value)).toThrow(/a lease key must be text, got/);
@@ -252,6 +277,7 @@ describe('leaseKey', () => {
       /\{customerId\} of the key must be text or a number, got undefined/,
     );
     expect(() => (reportKey as unknown as () => string)()).toThrow(LeaseKeyError);
+    expect(() => reportKey(null as never)).toThrow(LeaseKeyError);
   });
 
   it('refuses templates that it cannot fill', () => {

@@ -27,13 +27,15 @@ export type BuildKey = (
 const LONGEST_KEY_BYTES = 1_024;
 /** What JavaScript makes of a missing value in a text. */
 const MISSING = /(?<![A-Za-z0-9%])(?:undefined|null|NaN)(?![A-Za-z0-9%])/g;
+/** What it makes of an object, of a time that is none, and of a function that was not called; and a text in the wrong quotes. */
+const UNREAD = /\[object \w+\]|Invalid Date|\)\s?(?:=>|\{\s)|\$\{/;
 const REQUEST_PARTS: readonly string[] = ['params', 'body', 'query', 'headers', 'user'];
 
 /**
  * Reads a key source once, at decoration.
  * @throws FencingConfigError where a template cannot be read or would make one key of different inputs
  */
-export function readKeySource(where: string, source: KeySource): BuildKey {
+export function readKeySource(where: string, source: KeySource, what = 'a lease key'): BuildKey {
   if (typeof source === 'string') {
     const template = readTemplate(where, source, (place) => checkCallPlace(where, place));
     return (args, request) => template.fill(where, (place) => resolvePlace(where, place, args, request));
@@ -45,7 +47,7 @@ export function readKeySource(where: string, source: KeySource): BuildKey {
   }
   return (args) => {
     const failed = (cause: unknown): never => {
-      throw new LeaseKeyError(where, 'the key function threw (see cause).', cause);
+      throw new LeaseKeyError(where, `the function of ${what} threw (see cause).`, cause);
     };
     let key: unknown;
     try {
@@ -53,8 +55,8 @@ export function readKeySource(where: string, source: KeySource): BuildKey {
     } catch (error) {
       failed(error);
     }
-    if (!isThenable(key)) return checkBuiltKey(where, key);
-    return Promise.resolve(key).then((text) => checkBuiltKey(where, text), failed);
+    if (!isThenable(key)) return checkBuiltKey(where, key, what);
+    return Promise.resolve(key).then((text) => checkBuiltKey(where, text, what), failed);
   };
 }
 
@@ -74,7 +76,7 @@ export function leaseKey<const Template extends string>(template: Template): Lea
       throw new FencingConfigError(`${where}: {${place}} is not a name. Write {id} and pass { id }.`);
     }
   });
-  const build = (values: Record<string, unknown> = {}) => parsed.fill(where, (place) => values[place]);
+  const build = (values?: Record<string, unknown>) => parsed.fill(where, (place) => values?.[place]);
   return Object.assign(build, { template });
 }
 
@@ -177,7 +179,11 @@ function resolvePlace(
   }
   for (const name of path) {
     if (value === undefined || value === null) break;
-    value = (value as Record<string, unknown>)[name];
+    try {
+      value = (value as Record<string, unknown>)[name];
+    } catch (error) {
+      throw new LeaseKeyError(where, `{${place}} of the key cannot be read (see cause).`, error);
+    }
   }
   return value;
 }
@@ -214,7 +220,7 @@ function escapeFirst(word: string): string {
  */
 export function checkBuiltKey(where: string, key: unknown, what = 'a lease key'): string {
   const text = checkKey(where, key, what);
-  const missing = (text.match(MISSING) ?? text.match(/\[object \w+\]/))?.[0];
+  const missing = (text.match(MISSING) ?? text.match(UNREAD))?.[0];
   if (missing !== undefined)
     throw new LeaseKeyError(where, `a part of ${what} is missing: "${missing}" stands in its place.`);
   if (/(^|:)\s*(:|$)/.test(text)) throw new LeaseKeyError(where, `a part of ${what} is empty.`);

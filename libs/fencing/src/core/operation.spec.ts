@@ -13,6 +13,9 @@ describe('the fingerprint of a payload', () => {
     [[{ a: 1, b: undefined }], [{ a: 1 }]],
     [[new Date(0)], ['1970-01-01T00:00:00.000Z']],
     [[], []],
+    [['42', undefined], ['42']], // an argument that is left out
+    [[undefined, undefined], []],
+    [[-0], [0]],
     [
       [
         new (class Order {
@@ -36,6 +39,8 @@ describe('the fingerprint of a payload', () => {
     ],
     [[{ a: 1 }], [{ A: 1 }]],
     [[null], [0]],
+    [['42', null], ['42']],
+    [[undefined, 1], [1]],
     [[1n], [1]],
     [[1n], ['1']],
     [[1n], ['1n']],
@@ -74,6 +79,15 @@ describe('the fingerprint of a payload', () => {
     ['a DataView', new DataView(new ArrayBuffer(8))],
     ['a Promise', [Promise.resolve(1)]],
     ['a boxed number', Object(1)],
+    [
+      'an object that keeps to itself what it is',
+      new (class Money {
+        #cents = 1;
+        toString(): string {
+          return String(this.#cents);
+        }
+      })(),
+    ],
     ['an invalid Date', { at: new Date(NaN) }],
     ['NaN', { amount: NaN }],
     ['Infinity', -Infinity],

@@ -34,7 +34,8 @@ export function fingerprintOf(where: string, args: readonly unknown[]): string {
   }
   let text: string;
   try {
-    text = JSON.stringify(args, read);
+    // An argument that is left out, and one that is given as undefined, are the same.
+    text = JSON.stringify(args.slice(0, args.findLastIndex((arg) => arg !== undefined) + 1), read);
   } catch (error) {
     if (error instanceof FencingConfigError) throw error;
     throw new FencingConfigError(
@@ -47,11 +48,15 @@ export function fingerprintOf(where: string, args: readonly unknown[]): string {
 
 const kindOf = (value: object): string => Object.prototype.toString.call(value).slice('[object '.length, -1);
 
-/** Whether the content of an object is not in its properties: Map, Set, RegExp, Error, URLSearchParams, Promise, … */
+/** Whether the content of an object is not in its properties: Map, Set, RegExp, Error, URLSearchParams, Promise, private fields, … */
 function isOpaque(value: object): boolean {
   const kind = kindOf(value);
   if (['Map', 'Set', 'RegExp', 'Error'].includes(kind)) return true;
-  return kind !== 'Object' && !kind.endsWith('Array') && Object.keys(value).length === 0;
+  if (Object.keys(value).length > 0) return false;
+  if (kind !== 'Object') return !kind.endsWith('Array');
+  const prototype = Object.getPrototypeOf(value) as object | null;
+  // By name: a plain object may come from another realm. A class without members has nothing to hide.
+  return prototype?.constructor?.name !== 'Object' && Reflect.ownKeys(prototype ?? {}).length > 1;
 }
 
 /**

@@ -2,7 +2,7 @@ import { currentFrame } from '../core/context.js';
 import { FencingConfigError } from '../core/errors.js';
 import type { IsolationLevel } from '../core/fence.js';
 import type { WriteOptions } from '../core/fenced-writes.js';
-import { checkBuiltKey } from '../core/key.js';
+import { type KeySource, readKeySource } from '../core/key.js';
 import { fingerprintOf } from '../core/operation.js';
 import { checkChoice, checkFunction, checkInstanceName, checkNames, show } from '../core/options.js';
 import { currentLeasePositions, withCurrentLease } from './current-lease.decorator.js';
@@ -58,15 +58,20 @@ export function FencedWrite<const Args extends readonly unknown[] = []>(
     checkInstanceName(where, name);
     if (operation !== undefined)
       checkFunction(where, 'operation (it makes an id of the arguments)', operation);
+    const idOf = operation && readKeySource(where, operation as unknown as KeySource, 'an operation id');
     wrapMethod(target, method, descriptor, {
       decorator: '@FencedWrite',
       instanceName: name,
       needsFence: true,
       call: async (runtime, args, body) => {
         const { writes } = await runtime.start();
+        const id = idOf && (await idOf(args, undefined));
         return writes.write(
           where,
-          { ...writeOptions, operation: operation && operationOf(where, operation, args, target, method) },
+          {
+            ...writeOptions,
+            operation: id === undefined ? id : operationOf(where, id, args, target, method),
+          },
           async () => {
             const lease = currentFrame().leases.at(-1);
             return body(withCurrentLease(target, method, args, lease));
@@ -89,14 +94,7 @@ export function checkWriteOptions(where: string, options: WriteOptions, more: re
   }
 }
 
-function operationOf<Args extends readonly unknown[]>(
-  where: string,
-  operation: (...args: Args) => string,
-  args: unknown[],
-  target: object,
-  method: string | symbol,
-) {
-  const id = checkBuiltKey(where, operation(...(args as unknown as Args)), 'an operation id');
+function operationOf(where: string, id: string, args: unknown[], target: object, method: string | symbol) {
   const leases = currentLeasePositions(target, method);
   const payload = args.filter((_, i) => !leases.includes(i));
   return { where, id, fingerprint: fingerprintOf(where, payload) };

@@ -80,10 +80,15 @@ export function checkModuleOptions(options: FencingModuleOptions): ResolvedLease
   if (strict !== undefined) checkChoice(where, 'strict', strict, [true, false]);
   if (logKeys !== undefined) checkChoice(where, 'logKeys', logKeys, [true, false]);
   if (audit !== undefined) checkChoice(where, 'audit', audit, [true, false]);
-  if (clock !== undefined && typeof (clock as Partial<Clock> | null)?.setTimer !== 'function') {
+  if (clock !== undefined && !isClock(clock)) {
     throw new FencingConfigError(`FencingModule: clock must be a Clock (now, setTimer), got ${show(clock)}.`);
   }
   return resolveLeaseOptions(`${where} defaults`, defaults);
+}
+
+function isClock(value: unknown): boolean {
+  const { now, setTimer } = (value ?? {}) as Partial<Clock>;
+  return typeof now === 'function' && typeof setTimer === 'function';
 }
 
 export function isLeaseStoreSource(value: unknown): value is LeaseStoreSource {

@@ -55,13 +55,13 @@ export function redisLeases(
     return new RedisLeaseStore(clientOrConnection, {
       prefix: checkPrefix(WHO, options.prefix),
       ownsClient: false,
-      replicas: options.replicas && checkReplicas(options.replicas, clientOrConnection),
+      replicas: checkReplicas(options.replicas, clientOrConnection),
     });
   }
   checkNames('redisLeases', clientOrConnection, ['url', 'prefix', 'replicas']);
   const { url } = clientOrConnection;
   const prefix = checkPrefix(WHO, clientOrConnection.prefix);
-  const replicas = clientOrConnection.replicas && checkReplicas(clientOrConnection.replicas);
+  const replicas = checkReplicas(clientOrConnection.replicas);
   if (!isRedisUrl(url)) {
     throw new FencingConfigError(
       "redisLeases: give an ioredis client, or { url } with a text like 'redis://localhost:6379'.",

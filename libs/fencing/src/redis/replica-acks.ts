@@ -17,9 +17,10 @@ export interface ReplicasOptions {
 
 /** @throws FencingConfigError naming the option */
 export function checkReplicas(
-  replicas: ReplicasOptions,
+  replicas: ReplicasOptions | undefined,
   client?: RedisClient | RedisClusterClient,
-): Required<ReplicasOptions> {
+): Required<ReplicasOptions> | undefined {
+  if (replicas === undefined) return undefined;
   // It sends a command without a key to any of its nodes.
   if (client && isCluster(client))
     throw new FencingConfigError(

@@ -284,6 +284,13 @@ describe('the fence in memory', () => {
   });
 });
 
+it.each([null, { leases: undefined }, { fence: {} }])(
+  'refuses %j: it brings its own lease store and fence',
+  (options) => {
+    expect(() => FencingTestingModule.forRoot(options as never)).toThrow(FencingConfigError);
+  },
+);
+
 it('a manual clock does not go back where two advance it at once', async () => {
   const clock = new ManualClock();
   const far = clock.advance(1_000);

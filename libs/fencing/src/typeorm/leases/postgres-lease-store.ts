@@ -14,6 +14,7 @@ import {
 } from '../../core/lease-store.js';
 import type { Fence } from '../../core/fence.js';
 import { sqlStateOf } from '../driver.js';
+import { settingMs } from '../transaction-connection.js';
 import type { PostgresConnections } from './postgres-connections.js';
 import { type JoinedActivation, JoinedFence } from './postgres-joined-fence.js';
 import { checkLeaseSchema, ensureLeaseSchema, leaseSetupError } from './postgres-lease-setup.js';
@@ -59,7 +60,7 @@ export class PostgresLeaseStore extends LeaseStore {
     this.sweepAt = performance.now() + sweepEveryMs;
     // Channels belong to the whole database, tables to a schema.
     this.channel = sql.schema === undefined ? 'fencing_lease' : `fencing_lease_${bytesOf(sql.schema)}`;
-    this.keepMs = hints === 'poll' ? Math.max(RESERVED_MS, pollMs * 3) : RESERVED_MS;
+    this.keepMs = hints === 'poll' ? settingMs(Math.max(RESERVED_MS, pollMs * 3)) : RESERVED_MS;
     this.wakeUps =
       hints === 'poll'
         ? new PollingWakeUps(pollMs)
