@@ -1,7 +1,9 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { FencingService, StoreUnavailableError } from 'nestjs-fencing';
+import { Test } from '@nestjs/testing';
+import { FencingModule, FencingService, StoreUnavailableError } from 'nestjs-fencing';
 import { redisLeases } from 'nestjs-fencing/redis';
+import { typeOrmFence } from 'nestjs-fencing/typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { eventually, Gate } from './support/gate.js';
 import { RedisServer } from './support/redis-server.js';
@@ -184,6 +186,29 @@ describe('app.close() while leased methods run', () => {
     const app = await start();
     await app.app.close();
     await app.close();
+  });
+});
+
+describe('a connection that redisLeases({ url }) opened is closed with an application that', () => {
+  const compile = (fencing: object = {}) =>
+    Test.createTestingModule({
+      imports: [FencingModule.forRoot({ leases: redisLeases({ url: process.env.REDIS_URL! }), ...fencing })],
+    }).compile();
+
+  // An open socket fails the file.
+  it('was never started', async () => {
+    const module = await compile();
+    await module.close();
+  });
+
+  it('is closed while it starts', async () => {
+    const module = await compile();
+    await Promise.all([module.init(), module.close()]);
+  });
+
+  it('does not start', async () => {
+    const module = await compile({ fence: typeOrmFence() });
+    await expect(module.init()).rejects.toThrow('typeOrmFence found no DataSource');
   });
 });
 

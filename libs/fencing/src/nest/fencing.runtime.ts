@@ -135,8 +135,11 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     live.delete(this);
     this.adopter.close();
     this.operatorLog.close();
-    await this.parts?.store.close();
-    await this.parts?.fence?.close();
+    // Also of an application that never started: what it was given may have opened a connection.
+    const parts = await this.starting?.catch(() => undefined);
+    const leases = parts?.store ?? (await Promise.resolve(this.options.leases).catch(() => undefined));
+    await (leases as Partial<LeaseStore> | undefined)?.close?.();
+    await parts?.fence?.close();
   }
 
   /** What runs, once it does: a call need not wait for what is there. */
