@@ -79,6 +79,15 @@ describe('an application does not boot', () => {
     expect(message).toContain('Reports');
   });
 
+  it('unprotected with a mock in the place of FencingModule: each call says what is missing', async () => {
+    const module = await Test.createTestingModule({ providers: [Reports] })
+      .useMocker(() => ({}))
+      .compile();
+    await module.init();
+    await expect(module.get(Reports).rebuild('1')).rejects.toThrow('was called without FencingModule');
+    await module.close();
+  });
+
   it('without the named FencingModule that a decorator means', async () => {
     class Named {
       @Leased('x', { name: 'ledger' })

@@ -44,6 +44,9 @@ describe('every error of the package', () => {
       expect(EVERY.filter(({ code }) => code === error.code)).toEqual([error]);
       expect(error.name).toBe(error.constructor.name);
       expect(error.stack).toContain(`${error.name}: ${error.message}`);
+      // What loggers, queues and transports make of it.
+      expect(JSON.parse(JSON.stringify(error))).toMatchObject({ code: error.code });
+      expect({ ...error }).toMatchObject({ code: error.code });
     },
   );
 

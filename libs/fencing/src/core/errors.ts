@@ -41,6 +41,9 @@ export abstract class FencingError extends Error {
     super(message, facts.cause === undefined ? undefined : { cause: facts.cause });
     Object.defineProperty(this, 'key', { value: facts.key, enumerable: false });
     Object.defineProperty(this, 'name', { value: new.target.name, enumerable: false, configurable: true });
+    // An own property as well: loggers and transports copy no others.
+    const { code } = new.target.prototype;
+    Object.defineProperty(this, 'code', { value: code, enumerable: true, configurable: true });
     Object.defineProperty(this, BRAND, { value: true, enumerable: false });
   }
 
