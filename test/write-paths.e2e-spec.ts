@@ -19,13 +19,26 @@ import {
   type QueryRunner,
   Repository,
   type SelectQueryBuilder,
+  Tree,
+  TreeChildren,
+  TreeParent,
 } from 'typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
+import { Gate } from './support/gate.js';
 
 @Entity()
 class Note extends BaseEntity {
   @PrimaryColumn('text') id!: string;
   @Column('text') text!: string;
+}
+
+/** Nobody asks for its repositories before a test does. */
+@Entity()
+@Tree('closure-table')
+class Draft extends BaseEntity {
+  @PrimaryColumn('text') id!: string;
+  @TreeParent() parent?: Draft;
+  @TreeChildren() children?: Draft[];
 }
 
 /** What a path of writing gets to work with: everything that an application may have injected or kept. */
@@ -213,4 +226,44 @@ describe('every path to the database inside a fenced write', () => {
     ).rejects.toThrow('undo');
     expect(await count()).toBe(1);
   });
+});
+
+describe('a repository that is made inside a fenced write', () => {
+  const MADE: Record<string, (dataSource: DataSource) => Repository<Draft>> = {
+    'dataSource.getRepository': (dataSource) => dataSource.getRepository(Draft),
+    'dataSource.getTreeRepository': (dataSource) => dataSource.getTreeRepository(Draft),
+    'static of BaseEntity': () => Draft.getRepository(),
+  };
+  let app: FencedApp;
+  beforeEach(async () => {
+    app = await startFencedApp({ dataSource: { entities: [Draft] } });
+    Draft.useDataSource(app.dataSource);
+    await app.dataSource.query('TRUNCATE draft CASCADE');
+  });
+  afterEach(() => app.close());
+
+  it.each(Object.entries(MADE))(
+    '%s: does not bring what others write into its transaction',
+    async (_, make) => {
+      const { fencing, dataSource } = app;
+      const [made, end] = [new Gate(), new Gate()];
+      let repository!: Repository<Draft>;
+      const insert = (id: string) => repository.createQueryBuilder().insert().values({ id }).execute();
+      const call = fencing.run('drafts', {}, () =>
+        fencing.write({}, async () => {
+          repository = make(dataSource);
+          await insert('undone');
+          made.open();
+          await end.wait();
+          throw new Error('at the end');
+        }),
+      );
+      await made.wait();
+      await insert('of somebody else');
+      end.open();
+      await expect(call).rejects.toThrow('at the end');
+      expect(await dataSource.query('SELECT id FROM draft')).toEqual([{ id: 'of somebody else' }]);
+      expect(await make(dataSource).createQueryBuilder().getCount()).toBe(1);
+    },
+  );
 });

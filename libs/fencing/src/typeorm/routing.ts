@@ -1,4 +1,5 @@
 import type { DataSource, EntityManager, QueryRunner } from 'typeorm';
+import { runInFrame } from '../core/context.js';
 import { FenceBypassError } from '../core/errors.js';
 import type { PgQueryRunner } from './driver.js';
 import { takeTurn } from './savepoints.js';
@@ -68,6 +69,12 @@ function install(dataSource: DataSource, hosts: ReadonlySet<RoutingHost>): () =>
     define(target, name, { value, writable: true });
 
   define(manager, 'queryRunner', { get: () => currentRunner() });
+
+  // A manager keeps the repositories that it makes, each with the runner of that moment; these outlive the transaction.
+  for (const name of ['getRepository', 'getTreeRepository'] as const) {
+    const make = manager[name].bind(manager) as Any;
+    replace(manager, name, (of: unknown) => runInFrame({ leases: [] }, () => make(of)));
+  }
 
   // The current one is asked for also where a runner is given: it throws once the transaction has ended.
   replace(dataSource, 'query', async (sql: string, parameters?: unknown[], runner?: QueryRunner) => {
