@@ -185,6 +185,26 @@ describe.each(CLIENTS)('leases in Redis over ioredis %s', (_, connect) => {
     await Promise.all([mine, same, other].map((client) => client.quit()));
   });
 
+  it('understands a client that answers numbers as texts (stringNumbers)', async () => {
+    const client = connect(process.env.REDIS_URL!, { stringNumbers: true });
+    const texts = redisLeases(client as RedisClient, { prefix });
+    const request = { key, owner: 'a', ttlMs: 10_000 };
+    const generation = await granted('a');
+    expect(await texts.acquire({ ...request, floor: 0 })).toEqual({ granted: true, generation });
+    expect(await texts.acquire({ ...request, owner: 'b', floor: 0 })).toMatchObject({ granted: false });
+    expect(await texts.renew([request, { ...request, owner: 'b' }])).toEqual([true, false]);
+    expect(await texts.inspect(key)).toEqual({ owner: 'a', generation, remainingMs: expect.any(Number) });
+    const successor = { owner: 'b', ttlMs: 10_000, waiterId: 'w', forMs: 0, mayOvertake: true };
+    const handed = await texts.release({ key, owner: 'a', successor });
+    expect(handed).toMatchObject({ held: true, successor: { generation: expect.any(Number) } });
+    await redis.set(names().lease, 'b 1');
+    await redis.set(names().counter, String(Number.MAX_SAFE_INTEGER));
+    await expect(texts.acquire({ ...request, owner: 'b', floor: 1 })).rejects.toMatchObject({
+      code: 'GENERATIONS_EXHAUSTED',
+    });
+    await client.quit();
+  });
+
   it('fails a step alone: those that share its request are done', async () => {
     await redis.lpush(names().lease, 'a list');
     const other = { key: 'report:43', owner: 'a', ttlMs: 10_000 };

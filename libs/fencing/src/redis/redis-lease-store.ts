@@ -170,8 +170,8 @@ export class RedisLeaseStore extends LeaseStore {
         })),
       );
       groups.forEach(([, group], i) => {
-        const held = answers[i] as number[];
-        group.forEach((at, n) => (renewed[at] = held[n] === 1));
+        const held = answers[i] as unknown[];
+        group.forEach((at, n) => (renewed[at] = Number(held[n]) === 1));
       });
     };
     await this.ask(() => Promise.all([...bySender].map(([sender, byTtl]) => send(sender, byTtl))));
@@ -214,7 +214,7 @@ export class RedisLeaseStore extends LeaseStore {
     const [held, remainingMs] = await this.ask(() => this.backend.read(this.leaseName(key)), key);
     const [, owner, generation] = /^(\S+) (\d+)(?: w)?$/.exec(held ?? '') ?? [];
     if (owner === undefined || remainingMs < 0) return undefined;
-    return { owner, generation: Number(generation), remainingMs };
+    return { owner, generation: Number(generation), remainingMs: Number(remainingMs) };
   }
 
   watch(key: string, listener: (hint: WakeHint) => void, since: number): Watch {

@@ -141,7 +141,8 @@ export class StepSender {
       args,
       (answers) => {
         for (let i = 0; i < outcomes.length; i++)
-          outcomes[i]!.answered(answers[2 * i] as number, answers[2 * i + 1]);
+          // A client with `stringNumbers` answers texts.
+          outcomes[i]!.answered(Number(answers[2 * i]), answers[2 * i + 1]);
       },
       (error) => {
         for (const outcome of outcomes) outcome.failed(error);
