@@ -606,7 +606,7 @@ describe('the compiler refuses', () => {
         return of(1);
       }
 
-      @FencedWrite()
+      @Leased('iterable')
       iterable(): AsyncIterable<number> {
         return { [Symbol.asyncIterator]: () => ({ next: async () => ({ done: true, value: 0 }) }) };
       }
@@ -615,6 +615,12 @@ describe('the compiler refuses', () => {
       @Leased('number')
       number(): number {
         return 1;
+      }
+
+      // @ts-expect-error it would be read after the transaction
+      @FencedWrite()
+      stream(): Observable<number> {
+        return of(1);
       }
 
       // @ts-expect-error nothing is there at once

@@ -1,3 +1,5 @@
+import { Readable } from 'node:stream';
+import { ReadableStream } from 'node:stream/web';
 import { jest } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { InjectDataSource, InjectEntityManager, InjectRepository } from '@nestjs/typeorm';
@@ -9,6 +11,7 @@ import {
   Leased,
   StaleGenerationError,
 } from 'nestjs-fencing';
+import { defer } from 'rxjs';
 import {
   BaseEntity,
   Column,
@@ -202,6 +205,31 @@ describe('every path to the database inside a fenced write', () => {
     await notes.means.keptRunner.release();
     expect(await count()).toBe(0);
   });
+
+  const STREAMS: Record<string, (work: () => Promise<unknown>) => unknown> = {
+    'an Observable': (work) => defer(work),
+    'an async iterable': async function* (work) {
+      yield await work();
+    },
+    'a Node stream': (work) => Readable.from({ [Symbol.asyncIterator]: () => ({ next: work as never }) }),
+    'a web stream': (work) => new ReadableStream({ pull: () => work().then(() => undefined) }),
+  };
+  it.each(Object.entries(STREAMS))(
+    '%s that a fenced write returns would write after its commit: refused, and the rest is undone',
+    async (_, streamOf) => {
+      const call = notes.run(() =>
+        notes.write(async ({ repository }) => {
+          await repository.save(note('before'));
+          return streamOf(() => repository.save(note('after the commit')));
+        }),
+      );
+      await expect(call).rejects.toMatchObject({
+        code: 'INVALID_CONFIG',
+        message: expect.stringContaining('@FencedWrite on Notes.write returned a stream'),
+      });
+      expect(await count()).toBe(0);
+    },
+  );
 
   it('a statement that is sent after the fenced write has ended is refused', async () => {
     let late!: () => Promise<unknown>;

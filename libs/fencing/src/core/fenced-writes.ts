@@ -81,7 +81,7 @@ export class FencedWrites {
         operation,
         body: (manager) => {
           bodyBegan = true;
-          return body(manager);
+          return body(manager).then((result) => assertDone(where, result));
         },
       });
       if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;
@@ -171,6 +171,16 @@ export class FencedWrites {
       throw stale;
     }
   }
+}
+
+/** What a stream does when it is read would come after the commit, past the guard. */
+function assertDone<T>(where: string, result: T): T {
+  const { subscribe, pipe, [Symbol.asyncIterator]: iterate } = (result ?? {}) as Record<PropertyKey, unknown>;
+  if (iterate || (subscribe && pipe))
+    throw new FencingConfigError(
+      `${where} returned a stream, which would be read after its transaction. Read it inside, and return what it gave.`,
+    );
+  return result;
 }
 
 /** What a write stands on: all of its leases, sorted by key. */

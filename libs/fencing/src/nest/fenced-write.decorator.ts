@@ -6,7 +6,6 @@ import { type KeySource, readKeySource } from '../core/key.js';
 import { fingerprintOf } from '../core/operation.js';
 import { checkChoice, checkFunction, checkInstanceName, checkNames, show } from '../core/options.js';
 import { currentLeasePositions, withCurrentLease } from './current-lease.decorator.js';
-import type { LaterResult } from './later-result.js';
 import { wrapMethod } from './wrap-method.js';
 
 /** Options of `@FencedWrite`. */
@@ -26,7 +25,7 @@ export interface FencedWriteOptions<Args extends readonly unknown[] = readonly n
 }
 
 type MethodFor<Args extends readonly unknown[]> = {
-  method(...args: [...Args, ...never[]]): LaterResult;
+  method(...args: [...Args, ...never[]]): PromiseLike<unknown>;
 }['method'];
 
 const ISOLATION_LEVELS: readonly IsolationLevel[] = ['READ COMMITTED', 'REPEATABLE READ', 'SERIALIZABLE'];
