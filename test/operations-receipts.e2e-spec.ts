@@ -1,5 +1,6 @@
 import { randomUUID } from 'node:crypto';
 import { FencingConfigError, LeaseKeyError, memoryLeases, type Receipt } from 'nestjs-fencing';
+import pg from 'pg';
 import type { EntityManager } from 'typeorm';
 import { BareFence, newGrant, operation, poolOf, waitsForLock } from './support/bare-fence.js';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
@@ -45,6 +46,35 @@ describe('a receipt', () => {
   it.each([[undefined], [null], [0], [''], [[]]])('keeps the result %j as it was', async (result) => {
     await app.fencing.run(key, {}, () => send(result));
     expect(await app.fencing.receipt(id)).toHaveProperty('result', result);
+  });
+
+  it.each<[string, number, (text: string) => unknown]>([
+    ['jsonb as text', 3802, String],
+    ['timestamptz as text', 1184, String],
+    ['int8 as bigint', 20, BigInt],
+    ['int4 as bigint', 23, BigInt],
+    ['bool as text', 16, String],
+  ])('is the same where the application reads %s', async (_, oid, parse) => {
+    const parsed = pg.types.getTypeParser(oid);
+    pg.types.setTypeParser(oid, parse as never);
+    try {
+      const result = { rows: [1, { a: null }], text: 'x' };
+      await app.fencing.run(key, {}, () => send(result));
+      expect(await app.fencing.run(key, {}, () => send('not done'))).toEqual(result);
+      expect(await app.fencing.receipt(id)).toMatchObject({
+        generation: expect.any(Number),
+        acceptedAt: expect.any(Date),
+        result,
+      });
+      const activatedAt = expect.any(Date);
+      expect(await app.fencing.inspect(key)).toMatchObject({ fence: { activatedAt } });
+      await app.fencing.revoke(key);
+      expect(await app.fencing.audit(key)).toMatchObject([{ kind: 'revoked', at: expect.any(Date) }]);
+      for (const prune of ['pruneReceipts', 'pruneAudit'] as const)
+        expect(await app.fencing[prune]({ olderThanMs: HOUR })).toBe(0);
+    } finally {
+      pg.types.setTypeParser(oid, parsed as never);
+    }
   });
 
   it('is undefined for an operation that nobody sent, that failed, or that is not committed yet', async () => {

@@ -420,8 +420,8 @@ export default [
   {
     invariant: 'null and nothing are different results',
     file: `${typeorm}operations.ts`,
-    from: `receipt.no_result ? undefined : receipt.result`,
-    to: `receipt.result`,
+    from: `result === null ? undefined : JSON.parse(result)`,
+    to: `JSON.parse(result as string)`,
     ...operations('gives the result'),
   },
   {

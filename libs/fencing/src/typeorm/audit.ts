@@ -53,7 +53,7 @@ export async function revoke(
 export async function pruneAudit(query: Query, sql: FencingSql, olderThanMs: number): Promise<number> {
   try {
     const [row] = await query<{ pruned: number }>(sql.pruneAudit, [olderThanMs]);
-    return row!.pruned;
+    return Number(row!.pruned);
   } catch (error) {
     throw auditError(error, 'pruned', 'SELECT and DELETE on fencing_audit');
   }
@@ -97,12 +97,12 @@ export async function record(
 
 interface AuditRow {
   readonly kind: AuditEntry['kind'];
-  readonly at: Date;
+  readonly at: Date | string;
   readonly key: string;
   readonly generation: string | null;
   readonly owner: string | null;
   readonly superseded_by: string | null;
-  readonly superseded_at: Date | null;
+  readonly superseded_at: Date | string | null;
   readonly by: string | null;
   readonly reason: string | null;
   readonly action: string | null;
@@ -119,12 +119,12 @@ export async function readAudit(
     const rows = await query<AuditRow>(sql.readAudit, [key, limit]);
     return rows.map((row) => ({
       kind: row.kind,
-      at: row.at,
+      at: new Date(row.at),
       key: row.key,
       generation: row.generation === null ? undefined : Number(row.generation),
       owner: row.owner ?? undefined,
       supersededBy: row.superseded_by === null ? undefined : Number(row.superseded_by),
-      supersededAt: row.superseded_at ?? undefined,
+      supersededAt: row.superseded_at === null ? undefined : new Date(row.superseded_at),
       by: row.by ?? undefined,
       reason: row.reason ?? undefined,
       where: row.action ?? undefined,

@@ -12,9 +12,8 @@ export interface ReceiptRow {
   readonly generation: string;
   readonly owner: string;
   readonly fingerprint: string;
-  readonly result: unknown;
-  readonly no_result: boolean;
-  readonly accepted_at: Date;
+  readonly result: string | null;
+  readonly accepted_at: Date | string;
   /** The one that wrote it. */
   readonly transaction: string;
 }
@@ -67,18 +66,22 @@ export async function runOnce<T>(
 /** @throws OperationConflictError where the receipt is of another payload */
 export function resultOf<T>(receipt: ReceiptRow | undefined, { id, fingerprint }: OperationRequest): T {
   if (receipt?.fingerprint !== fingerprint) throw new OperationConflictError(id);
-  return (receipt.no_result ? undefined : receipt.result) as T;
+  return parsed(receipt) as T;
 }
 
 export function receiptOf(row: ReceiptRow): Receipt {
-  const { id, key, generation, owner, fingerprint, result, no_result, accepted_at } = row;
+  const { id, key, generation, owner, fingerprint, accepted_at } = row;
   return {
     id,
     key,
     generation: Number(generation),
     owner,
     fingerprint,
-    result: no_result ? undefined : result,
-    acceptedAt: accepted_at,
+    result: parsed(row),
+    acceptedAt: new Date(accepted_at),
   };
+}
+
+function parsed({ result }: ReceiptRow): unknown {
+  return result === null ? undefined : JSON.parse(result);
 }

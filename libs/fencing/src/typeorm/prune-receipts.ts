@@ -20,7 +20,7 @@ export async function pruneReceipts(sql: FencingSql, query: Query, olderThanMs: 
     let after: string | null = '';
     do {
       const [page]: Page[] = await query(sql.receipts.pruneOperations, [after, olderThanMs, PAGE]);
-      pruned += page!.pruned;
+      pruned += Number(page!.pruned);
       after = page!.last;
     } while (after !== null);
     return pruned;

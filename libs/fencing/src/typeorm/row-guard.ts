@@ -12,9 +12,9 @@ import {
   StaleGenerationError,
   StoreUnavailableError,
 } from '../core/errors.js';
-import { containLateRefusal } from '../core/late-refusal.js';
 import { heldLease, leaseOfCall } from '../core/lease-of-call.js';
 import type { HeldLease, Lease } from '../core/lease.js';
+import { containLateRefusal } from '../core/late-refusal.js';
 import { settleLease } from '../core/settle-lease.js';
 import { generationColumnOf } from './generation-column.js';
 import { GuardedRows } from './row-guard-statements.js';
@@ -95,9 +95,7 @@ export class FencedRepository<Entity extends ObjectLiteral> {
     values: QueryDeepPartialEntity<Entity>,
     conflict?: readonly (string & keyof Entity)[],
   ): Promise<void> {
-    return contained('upsert', async () => {
-      const lease = this.lease('upsert');
-      await settleLease(lease);
+    return this.write('upsert', async (lease) => {
       await this.insertOrUpdate(lease, values, conflict);
       this.accepted(lease);
     });
@@ -109,10 +107,8 @@ export class FencedRepository<Entity extends ObjectLiteral> {
    * the generation, and what the database filled in, on the entity. Relations are not cascaded to.
    */
   save(entity: Entity): Promise<Entity> {
-    return contained('save', async () => {
+    return this.write('save', async (lease) => {
       this.rows.assertOne('save', entity);
-      const lease = this.lease('save');
-      await settleLease(lease);
       const updated = this.rows.hasId(entity)
         ? await this.rows.updateEntity(entity, lease.generation)
         : undefined;
@@ -130,30 +126,31 @@ export class FencedRepository<Entity extends ObjectLiteral> {
     row: RowOf<Entity>,
     send: (criteria: ObjectLiteral, generation: number) => Promise<boolean>,
   ): Promise<RowOutcome> {
-    return contained(method, () => this.changeNow(method, row, send));
+    return this.write(method, async (lease) => {
+      const criteria = this.rows.criteria(method, row);
+      for (let tries = 0; tries < MOST_TRIES; tries++) {
+        if (await send(criteria, lease.generation)) {
+          this.accepted(lease);
+          return 'written';
+        }
+        // Told apart by statements of their own: the one above does not see what was committed while it waited for the row.
+        const current = await this.rows.generationOf(criteria);
+        if (current === undefined) throw new RowMissingError(lease.key, this.rows.name);
+        if (current > lease.generation) await this.refuse(lease, current);
+        if (!(await this.rows.matches(criteria))) return 'unchanged';
+      }
+      throw this.restless(lease);
+    });
   }
 
-  private async changeNow(
-    method: string,
-    row: RowOf<Entity>,
-    send: (criteria: ObjectLiteral, generation: number) => Promise<boolean>,
-  ): Promise<RowOutcome> {
-    const criteria = this.rows.criteria(method, row);
-    const lease = this.lease(method);
-    const pending = settleLease(lease);
-    if (pending) await pending;
-    for (let tries = 0; tries < MOST_TRIES; tries++) {
-      if (await send(criteria, lease.generation)) {
-        this.accepted(lease);
-        return 'written';
-      }
-      // Told apart by statements of their own: the one above does not see what was committed while it waited for the row.
-      const current = await this.rows.generationOf(criteria);
-      if (current === undefined) throw new RowMissingError(lease.key, this.rows.name);
-      if (current > lease.generation) await this.refuse(lease, current);
-      if (!(await this.rows.matches(criteria))) return 'unchanged';
-    }
-    throw this.restless(lease);
+  private write<T>(method: string, work: (lease: HeldLease) => Promise<T>): Promise<T> {
+    const run = async () => {
+      const lease = this.lease(method);
+      const pending = settleLease(lease);
+      if (pending) await pending;
+      return work(lease);
+    };
+    return containLateRefusal(run(), `FencedRepository.${method}()`);
   }
 
   private async insertOrUpdate(
@@ -195,10 +192,6 @@ export class FencedRepository<Entity extends ObjectLiteral> {
       { key },
     );
   }
-}
-
-function contained<T>(method: string, work: () => Promise<T>): Promise<T> {
-  return containLateRefusal(work(), `FencedRepository.${method}()`);
 }
 
 function generationColumn(metadata: EntityMetadata) {

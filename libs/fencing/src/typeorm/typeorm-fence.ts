@@ -126,10 +126,12 @@ export class TypeOrmFence extends Fence {
     interface Row {
       generation: string;
       owner: string;
-      activated_at: Date;
+      activated_at: Date | string;
     }
     const [row] = await this.read<Row>('the fence', this.sql.readFence, [key], key);
-    return row && { generation: Number(row.generation), owner: row.owner, activatedAt: row.activated_at };
+    return (
+      row && { generation: Number(row.generation), owner: row.owner, activatedAt: new Date(row.activated_at) }
+    );
   }
 
   async receipt(operationId: string): Promise<Receipt | undefined> {

@@ -1,6 +1,6 @@
-/** What is read of a receipt. */
+/** What is read of a receipt; the result as text, whatever parsers of JSON the application has given the driver. */
 const RECEIPT =
-  'id, key, generation, owner, fingerprint, result, result IS NULL AS no_result, accepted_at, xmin::text AS transaction';
+  'id, key, generation, owner, fingerprint, result::text AS result, accepted_at, xmin::text AS transaction';
 
 /** The table of receipts: what was accepted under an operation id, written in the transaction of its effect. */
 export class ReceiptSql {
