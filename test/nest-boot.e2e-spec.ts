@@ -14,6 +14,7 @@ import {
   memoryLeases,
 } from 'nestjs-fencing';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
+import { DataSource } from 'typeorm';
 import { type FencedApp, type FencedAppOptions, startFencedApp } from './support/fenced-app.js';
 import { Stage } from './support/stage.js';
 
@@ -134,6 +135,19 @@ describe('an application does not boot', () => {
     const error = await bootError([], imports);
     expect(error).toBeInstanceOf(FencingConfigError);
     expect(error.message).toMatch(/^typeOrmFence found no DataSource: import TypeOrmModule\.forRoot/);
+  });
+
+  it('with a leased method that a factory calls before there is a DataSource', async () => {
+    const imports = [FencingModule.forRoot({ leases: memoryLeases(), fence: typeOrmFence() })];
+    const early = {
+      provide: 'early',
+      inject: [Reports],
+      useFactory: (reports: Reports) => reports.rebuild('1'),
+    };
+    const dataSource = { provide: DataSource, inject: ['early'], useFactory: () => undefined };
+    const error = await bootError([Reports, early, dataSource], imports);
+    expect(error).toBeInstanceOf(FencingConfigError);
+    expect(error.message).toMatch(/call it in onModuleInit or later, not in a factory/);
   });
 
   it('with two instances of one name', async () => {

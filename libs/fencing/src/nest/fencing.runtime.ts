@@ -270,11 +270,16 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
 
   private providerOf({ token, tokenHelp }: FenceSource | LeaseStoreSource): unknown {
     if (token === undefined) return undefined;
+    let found: unknown;
     try {
-      return this.moduleRef.get(token as string, { strict: false });
+      found = this.moduleRef.get(token as string, { strict: false });
     } catch (error) {
       throw new FencingConfigError(tokenHelp, error);
     }
+    if (found) return found;
+    throw new FencingConfigError(
+      'A leased method was called while Nest still made its DataSource: call it in onModuleInit or later, not in a factory.',
+    );
   }
 }
 
