@@ -1,14 +1,23 @@
 import { afterAll, beforeAll, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
-import { LeaseLostError, LeaseReleasedError } from 'nestjs-fencing';
+import { LeaseLostError, LeaseReleasedError, StaleGenerationError } from 'nestjs-fencing';
+import { FencedRepository, GenerationColumn } from 'nestjs-fencing/typeorm';
+import { Column, Entity, PrimaryColumn } from 'typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { eventually, Gate } from './support/gate.js';
 import { forkWorker } from './support/workers.js';
 
+@Entity()
+class LateRow {
+  @PrimaryColumn('text') id!: string;
+  @Column('text', { nullable: true }) text?: string;
+  @GenerationColumn({ trigger: false }) generation!: number;
+}
+
 describe('work that outlives its leased call', () => {
   let app: FencedApp;
   beforeAll(async () => {
-    app = await startFencedApp();
+    app = await startFencedApp({ entities: [LateRow] });
     await app.dataSource.query('DROP TABLE IF EXISTS late_work');
     await app.dataSource.query('CREATE TABLE late_work (text text)');
   });
@@ -78,23 +87,39 @@ describe('work that outlives its leased call', () => {
     await expect(underItsOwn).resolves.toBeGreaterThan(0);
   });
 
-  it('of a call whose lease was lost is reported as well: an unhandled rejection would end the process', async () => {
+  it('that nobody awaits is reported also where its lease was lost, or it writes through a FencedRepository', async () => {
+    const unhandled = jest.fn();
+    process.on('unhandledRejection', unhandled);
     const report = jest.spyOn(Logger.prototype, 'error').mockImplementation(() => undefined);
+    const { fencing, dataSource } = app;
+    const late = new FencedRepository(dataSource.manager, LateRow);
     const over = new Gate();
-    const call = app.fencing.run('lost', { ttlMs: 300 }, async (lease) => {
+    const leave = () => {
       void over.wait().then(() => {
-        void app.fencing.write({}, () => 'accepted');
+        void fencing.write({}, () => 'accepted');
+        void late.update('a', { text: '' });
+        void late.delete('a');
+        void late.upsert({ id: 'a' });
+        void late.save(Object.assign(new LateRow(), { id: 'a' }));
       });
-      await app.fencing.revoke('lost');
-      await new Promise((resolve) => lease.signal.addEventListener('abort', resolve));
+    };
+    await fencing.run('released', {}, leave);
+    const lost = fencing.run('lost', {}, async () => {
+      leave();
+      await fencing.revoke('lost');
+      await fencing.write({}, () => undefined);
     });
-    await expect(call).rejects.toThrow(LeaseLostError);
+    await expect(lost).rejects.toThrow(StaleGenerationError);
     over.open();
-    await eventually(() => report.mock.calls.length > 0); // an unhandled rejection fails the test
-    expect(report.mock.calls).toEqual([
-      [expect.stringMatching(/^FencingService\.write was refused: Lease #\w+ .* is lost/)],
-    ]);
+    await eventually(() => report.mock.calls.length >= 10);
+    const told = report.mock.calls.map(([line]) => String(line).replace(/(\(\))? was refused.*/, ''));
+    const each = ['write', 'update', 'delete', 'upsert', 'save'].map(
+      (name) => `${name === 'write' ? 'FencingService' : 'FencedRepository'}.${name}`,
+    );
+    expect(told.sort()).toEqual([...each, ...each].sort());
     report.mockRestore();
+    process.off('unhandledRejection', unhandled);
+    expect(unhandled).not.toHaveBeenCalled();
   });
 
   it('that somebody awaits rejects there, and is reported all the same', async () => {

@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 import { ReadableStream } from 'node:stream/web';
 import { Controller, Get, type INestApplication, Sse, StreamableFile } from '@nestjs/common';
 import { FencingService, Leased, LeaseLostError, LeaseReleasedError } from 'nestjs-fencing';
-import { firstValueFrom, Observable, throwError } from 'rxjs';
+import { firstValueFrom, lastValueFrom, Observable, throwError } from 'rxjs';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { eventually } from './support/gate.js';
 
@@ -238,6 +238,23 @@ describe('the result of a leased call that is a stream', () => {
       const iterator = (result as AsyncIterable<string>)[Symbol.asyncIterator]();
       await expect(iterator.next()).rejects.toThrow(LeaseReleasedError);
     }
+  });
+
+  it('of FencingService.run keeps its lease to the end as well', async () => {
+    const { fencing } = app;
+    async function* generate() {
+      yield* producer;
+    }
+    const observable = (await fencing.run('run', {}, () => producer.observable()))!;
+    producer.push('one', undefined);
+    expect(await lastValueFrom(observable)).toBe('one');
+    await free('run');
+    producer = new Producer(fencing);
+    const generator = (await fencing.run('run', {}, () => generate()))!;
+    producer.push('one', undefined);
+    for await (const item of generator) expect(item).toBe('one');
+    expect(new Set(producer.leases)).toEqual(new Set(['run']));
+    await free('run');
   });
 
   it('an Observable that completes or fails at once is given on, and frees the key', async () => {

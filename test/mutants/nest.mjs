@@ -223,7 +223,7 @@ export default [
     from: `one.ended()?.code === code`,
     to: `code === 'LEASE_RELEASED'`,
     test: 'nest-late-work',
-    title: 'is reported as well',
+    title: 'reported also where its lease was lost',
   },
   {
     invariant: 'a logger that throws ends nobody’s work',

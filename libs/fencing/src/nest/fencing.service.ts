@@ -21,6 +21,7 @@ import { fingerprintOf } from '../core/operation.js';
 import { containedLogger } from './contained-logger.js';
 import { checkWriteOptions } from './fenced-write.decorator.js';
 import type { FencingRuntime } from './fencing.runtime.js';
+import { streamedResult } from './streamed-result.js';
 
 /** A lease that its taker ends: `await using lease = await fencing.acquire(key)`. */
 export interface AcquiredLease extends Lease, AsyncDisposable {
@@ -85,7 +86,7 @@ export class FencingService {
 
   /**
    * Runs `body` under a lease of `key` (or of each of several, in the order given). The twin of `@Leased`.
-   * With `onBusy: 'skip'` it resolves to `undefined` where the key stayed busy.
+   * With `onBusy: 'skip'` it resolves to `undefined` where the key stayed busy. A stream that `body` returns keeps the lease to its end.
    */
   run<T>(
     key: string | readonly string[],
@@ -99,7 +100,7 @@ export class FencingService {
       if (keys.length === 0) throw new FencingConfigError(`${where}: the array of keys is empty.`);
       checkFunction(where, 'the body', body);
       const runOn = ({ keeper }: { readonly keeper: LeaseKeeper }) =>
-        keeper.run(keys, resolved, (leases) => body(...leases), { signal });
+        keeper.run(keys, resolved, (leases) => body(...leases), { signal, stream: streamedResult });
       // Not `async`: each layer of promises is paid for by every call.
       const { running } = this.runtime;
       return running ? runOn(running) : this.runtime.start().then(runOn);
