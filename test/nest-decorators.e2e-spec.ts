@@ -1,5 +1,5 @@
 import { afterAll, afterEach, beforeAll, describe, expect, it } from '@jest/globals';
-import { Inject, Injectable, Module, Scope, type Type } from '@nestjs/common';
+import { Inject, Injectable, mixin, Module, Scope, type Type } from '@nestjs/common';
 import { ContextIdFactory, LazyModuleLoader, ModuleRef, REQUEST } from '@nestjs/core';
 import {
   CurrentLease,
@@ -93,6 +93,70 @@ class OverridingDecorated extends Singleton {
   }
 }
 
+const lock = Symbol('lock');
+
+@Injectable()
+class SymbolNamed {
+  @Leased('symbol-named', once)
+  async [lock](@CurrentLease() lease?: Lease): Promise<unknown> {
+    return stage.enter(lease);
+  }
+}
+
+function Locked(key: string): Type<Protected> {
+  class Mixin implements Protected {
+    @Leased(key, once)
+    async run(@CurrentLease() lease?: Lease): Promise<unknown> {
+      return stage.enter(lease);
+    }
+  }
+  return mixin(Mixin);
+}
+const Mixed = Locked('mixed');
+
+abstract class Template implements Protected {
+  @Leased('template', once)
+  async run(@CurrentLease() lease?: Lease): Promise<unknown> {
+    return this.body(lease!);
+  }
+  protected abstract body(lease: Lease): Promise<unknown>;
+}
+
+@Injectable()
+class FromTemplate extends Template {
+  constructor(readonly other: Singleton) {
+    super();
+  }
+  protected body(lease: Lease): Promise<unknown> {
+    return stage.enter(lease);
+  }
+}
+
+@Injectable({ scope: Scope.REQUEST, durable: true })
+class Durable implements Protected {
+  @Leased('durable', once)
+  async run(@CurrentLease() lease?: Lease): Promise<unknown> {
+    return stage.enter(lease);
+  }
+}
+
+/** As many decorators do: the method that it makes has nothing of the one that it calls. */
+function plainWrapper(_: object, __: string, descriptor: PropertyDescriptor): void {
+  const method = descriptor.value as (...args: unknown[]) => unknown;
+  descriptor.value = function (this: unknown, ...args: unknown[]) {
+    return method.apply(this, args);
+  };
+}
+
+@Injectable()
+class Hidden implements Protected {
+  @plainWrapper
+  @Leased('hidden', once)
+  async run(@CurrentLease() lease?: Lease): Promise<unknown> {
+    return stage.enter(lease);
+  }
+}
+
 @Module({ providers: [{ provide: 'lazy', useClass: ByClass }] })
 class LazyModule {}
 
@@ -107,6 +171,11 @@ const INSTANCES: Record<string, (app: FencedApp) => Promise<Protected> | Protect
     app.module.resolve(BecameRequestScoped),
   'a class that inherits the method': (app) => app.get(Inheriting),
   'a class that overrides it, decorated, and calls super': (app) => app.get(OverridingDecorated),
+  'a method whose name is a symbol': (app) => ({ run: () => app.get(SymbolNamed)[lock]() }),
+  'a mixin': (app) => app.get(Mixed),
+  'an abstract class': (app) => app.get(FromTemplate),
+  'a durable provider': (app) => app.module.resolve(Durable, ContextIdFactory.create()),
+  'a method under a decorator that hides it': (app) => app.get(Hidden),
   'a provider made by useFactory': (app) => app.get('factory'),
   'a provider made by an async useFactory': (app) => app.get('async factory'),
   'a provider made by a REQUEST-scoped useFactory': (app) => app.module.resolve('request factory'),
@@ -128,6 +197,11 @@ const PROVIDERS = [
   Inheriting,
   OverridingDecorated,
   UserOfTransientFactory,
+  SymbolNamed,
+  Mixed,
+  FromTemplate,
+  Durable,
+  Hidden,
   { provide: 'factory', useFactory: () => new ByFactory() },
   { provide: 'async factory', useFactory: async () => new ByFactory() },
   { provide: 'request factory', scope: Scope.REQUEST, useFactory: () => new ByRequestFactory() },

@@ -38,8 +38,8 @@ function decorate(
     field: [Reports.prototype, 'field'],
     generator: [Reports.prototype, 'rows'],
   }[member] as [object, string];
-  const descriptor = Object.getOwnPropertyDescriptor(target, name) ?? { value: undefined };
-  (decorator as MethodDecorator)(target, name, descriptor);
+  // A field has none.
+  (decorator as MethodDecorator)(target, name, Object.getOwnPropertyDescriptor(target, name)!);
 }
 
 const bad = (value: unknown) => value as never;
@@ -115,6 +115,15 @@ const DECORATORS: Case[] = [
   ],
   ['@Leased on a getter', () => decorate(Leased('k'), 'getter'), /^@Leased on Reports\.size: only methods/],
   ['@Leased on a field', () => decorate(Leased('k'), 'field'), /^@Leased on Reports\.field: only methods/],
+  [
+    '@Leased as a decorator of the standard',
+    () =>
+      (bad(Leased('k')) as (method: unknown, context: unknown) => void)(async () => undefined, {
+        kind: 'method',
+        name: 'rebuild',
+      }),
+    /^@Leased on .*with "experimentalDecorators" in tsconfig\.json/,
+  ],
   [
     '@Leased on a generator',
     () => decorate(Leased('k'), 'generator'),

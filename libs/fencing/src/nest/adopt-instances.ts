@@ -47,14 +47,16 @@ export class InstanceAdopter {
   }
 
   /**
+   * @param isMarked whether its class is known to have decorated methods: another decorator may hide them
    * @returns whether the instance got its runtime now
    * @throws FencingConfigError naming the class and the method
    */
-  adopt(instance: unknown): boolean {
+  adopt(instance: unknown, isMarked = false): boolean {
     if (!isObject(instance)) return false;
     const property = runtimeProperty(this.runtime.name);
     const decorated = this.check(Object.getPrototypeOf(instance) as object | null);
-    if (!decorated || Object.hasOwn(instance, property) || !Object.isExtensible(instance)) return false;
+    if (!(decorated || isMarked) || Object.hasOwn(instance, property) || !Object.isExtensible(instance))
+      return false;
     Object.defineProperty(instance, property, { value: this.runtime, enumerable: false, configurable: true });
     return true;
   }

@@ -118,7 +118,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
 
   /** Makes this the runtime of an instance. @throws FencingConfigError where it would run unprotected */
   adopt(instance: object): void {
-    this.adopter.adopt(instance);
+    this.adopter.adopt(instance, true);
   }
 
   async beforeApplicationShutdown(): Promise<void> {

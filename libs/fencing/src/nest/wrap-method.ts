@@ -41,7 +41,7 @@ export function wrapMethod(
   request: WrapRequest,
 ): void {
   const where = `${target.constructor.name}.${String(name)}`;
-  const method = descriptor.value as Method | undefined;
+  const method = (descriptor as PropertyDescriptor | undefined)?.value as Method | undefined;
   checkMethod(request.decorator, where, target, method);
   const instanceName = request.instanceName ?? DEFAULT_INSTANCE;
   const property = runtimeProperty(instanceName);
@@ -72,12 +72,14 @@ function checkMethod(
   target: object,
   method: Method | undefined,
 ): asserts method is Method {
+  if (typeof method !== 'function')
+    throw new FencingConfigError(
+      `${decorator} on ${where}: only methods can be decorated, with "experimentalDecorators" in tsconfig.json.`,
+    );
   if (typeof target === 'function')
     throw new FencingConfigError(
       `${decorator} on ${where}: static methods have no injected runtime; use an instance method.`,
     );
-  if (typeof method !== 'function')
-    throw new FencingConfigError(`${decorator} on ${where}: only methods can be decorated.`);
   if (/Generator/.test(method.constructor.name)) {
     throw new FencingConfigError(
       `${decorator} on ${where}: a generator runs after its call has returned; return a promise, an Observable, a stream or an async iterable.`,
