@@ -95,6 +95,7 @@ const PATHS: Record<string, (means: Means, id: string) => Promise<unknown>> = {
 const REFUSED: Record<string, (means: Means, id: string) => unknown> = {
   'createQueryRunner()': ({ dataSource }) => dataSource.createQueryRunner(),
   'a query runner that was kept': ({ keptRunner }, id) => keptRunner.query(insert, [id]),
+  'a stream of a query runner that was kept': ({ keptRunner }, id) => keptRunner.stream(insert, [id]),
   'the manager of a query runner that was kept': ({ keptRunner }, id) =>
     keptRunner.manager.insert(Note, note(id)),
   'dataSource.createEntityManager(): save': ({ foreignManager }, id) => foreignManager.save(Note, note(id)),

@@ -96,14 +96,16 @@ function install(dataSource: DataSource, hosts: ReadonlySet<RoutingHost>): () =>
   replace(dataSource, 'createQueryRunner', (mode?: 'master' | 'slave') => {
     if (currentRunner()) throw bypass('A query runner of its own');
     const runner = original.createQueryRunner(mode);
-    const query = runner.query.bind(runner) as Any;
     // It may be kept and used later, inside a fenced write of somebody else.
-    runner.query = ((...args: unknown[]) => {
-      const current = currentRunner();
-      if (current && current !== runner)
-        return Promise.reject(bypass('A statement on a query runner that was created outside'));
-      return query(...args);
-    }) as typeof runner.query;
+    for (const name of ['query', 'stream'] as const) {
+      const send = runner[name].bind(runner) as Any;
+      runner[name] = ((...args: unknown[]) => {
+        const current = currentRunner();
+        if (current && current !== runner)
+          return Promise.reject(bypass('A statement on a query runner that was created outside'));
+        return send(...args);
+      }) as never;
+    }
     return runner;
   });
 
