@@ -45,7 +45,7 @@ for (const { fileName, code } of await bundleDeclarations(compiled)) {
 write('cjs/package.json', '{"type":"commonjs"}\n');
 rmSync(compiled, { recursive: true });
 
-for (const text of ['README.md', 'LICENSE', 'CHANGELOG.md']) {
+for (const text of ['README.md', 'LICENSE']) {
   if (existsSync(path.join(root, text))) copyFileSync(path.join(root, text), path.join(lib, text));
 }
 

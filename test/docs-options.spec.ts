@@ -31,7 +31,7 @@ const noRedis = () => new Redis({ lazyConnect: true });
 const CALLS: Record<string, (service: FencingService) => unknown> = {
   'FencingModule.forRoot(options)': () => FencingModule.forRoot(wrong),
   '@Leased(key, options)': () => decorate(Leased('a', wrong) as never),
-  '@FencedWrite(options)': () => decorate(FencedWrite(wrong) as never),
+  '@FencedWrite(options)': () => decorate(FencedWrite(wrong)),
   '@AcceptFencing(options)': () => decorate(AcceptFencing(wrong)),
   'FencingService.run(key, options, body), acquire(key, options)': (service) => service.acquire('a', wrong),
   'FencingService.write(options, body)': (service) => service.write(wrong, () => undefined),

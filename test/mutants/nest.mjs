@@ -30,7 +30,7 @@ export default [
   {
     invariant: 'an instance that Nest makes after the boot is looked at too',
     file: `${nest}wrap-method.ts`,
-    from: `runtime.adopt(this);`,
+    from: `runtime.adopt?.(this);`,
     to: `Object.defineProperty(this, property, { value: runtime, configurable: true });`,
     test: 'nest-boot',
     title: 'made after the boot',
@@ -276,7 +276,7 @@ export default [
   {
     invariant: 'a closed application leaves no connection behind',
     file: `${nest}fencing.runtime.ts`,
-    from: `await this.parts?.store.close();`,
+    from: `await (leases as Partial<LeaseStore> | undefined)?.close?.();`,
     to: ``,
     test: 'nest-shutdown',
     title: 'leave no connection',
@@ -342,8 +342,8 @@ export default [
   {
     invariant: 'an operation id with a missing part is refused',
     file: `${nest}fenced-write.decorator.ts`,
-    from: `const id = checkBuiltKey(where,`,
-    to: `const id = ((_: string, text: string, __: string) => text)(where,`,
+    from: `readKeySource(where, operation as unknown as KeySource, 'an operation id')`,
+    to: `(async (all: unknown[], _: undefined) => operation(...(all as never)))`,
     test: 'nest-input',
     title: 'strangers do not share',
   },
