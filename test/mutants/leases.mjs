@@ -594,6 +594,21 @@ export default [
     title: 'never reached a method',
   },
   {
+    invariant: 'a client that answers numbers as texts is understood',
+    file: sender,
+    from: `Number(answers[2 * i])`,
+    to: `answers[2 * i] as number`,
+    ...redis('stringNumbers'),
+  },
+  {
+    invariant: 'a file that is only loaded opens no connection',
+    file: 'libs/fencing/src/redis/redis-connection.ts',
+    from: `{ lazyConnect: true }`,
+    to: `{ lazyConnect: false }`,
+    test: 'nest-options',
+    title: 'only loaded',
+  },
+  {
     invariant: 'events: a caller tells once that its key is taken',
     file: acquirer,
     from: `if (call.contended) return;`,
