@@ -49,7 +49,7 @@ export class FencingHealthIndicator {
    * Asks the lease store and the database one small question each, at the same time. It always answers: what is silent for
    * `timeoutMs` counts as down. Checks that overlap share their questions, so that none pile up at a server that is stuck.
    * @param name the name in the report
-   * @param options `timeoutMs`: whole number, 1 or more
+   * @param options `timeoutMs`: whole number, 1 or more (default 1 000)
    * @throws FencingConfigError where an option is wrong
    */
   async isHealthy<Name extends string = 'fencing'>(

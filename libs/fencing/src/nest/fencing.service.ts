@@ -77,7 +77,7 @@ const MOST_ENTRIES = 1_000;
  * What the decorators do, as functions; and a view of keys for operators.
  *
  * ```ts
- * await fencing.run('report:42', { waitMs: 0 }, () => fencing.write({}, (manager) => manager.save(report)));
+ * await fencing.run('report:42', { waitMs: 0 }, () => fencing.write({}, (manager: EntityManager) => manager.save(report)));
  * ```
  */
 export class FencingService {

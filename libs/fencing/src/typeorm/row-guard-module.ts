@@ -5,8 +5,8 @@ import { FencedRepository } from './row-guard.js';
 type EntityClass = abstract new (...args: never[]) => ObjectLiteral;
 
 /**
- * Provides `FencedRepository` for `@InjectFencedRepository(Entity)`; import it beside `TypeOrmModule.forFeature([Entity])`. A
- * plain object of Nest's module format, so that this folder does not depend on Nest.
+ * Provides `FencedRepository` for `@InjectFencedRepository(Entity)` of `nestjs-fencing`; import it beside
+ * `TypeOrmModule.forFeature([Entity])`. A plain object of Nest's module format, so that this folder does not depend on Nest.
  *
  * ```ts
  * imports: [TypeOrmModule.forFeature([Account]), FencedRepositoriesModule.forFeature([Account])]
