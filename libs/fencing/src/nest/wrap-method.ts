@@ -41,6 +41,7 @@ export function wrapMethod(
   request: WrapRequest,
 ): void {
   const where = `${target.constructor.name}.${String(name)}`;
+  // A field (`run = async () => …`) comes without one; compilers that look at no types let it pass.
   const method = (descriptor as PropertyDescriptor | undefined)?.value as Method | undefined;
   checkMethod(request.decorator, where, target, method);
   const instanceName = request.instanceName ?? DEFAULT_INSTANCE;
