@@ -31,7 +31,7 @@ export interface FencingBoardOptions {
   name?: string;
   /**
    * Who a request comes from, as the audit keeps it of a revocation: a text of up to 1000 characters.
-   * @default nobody is named
+   * @default 'the fencing board', for all
    */
   who?: (request: unknown) => string | undefined;
   /**
