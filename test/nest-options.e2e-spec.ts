@@ -1,4 +1,4 @@
-import { afterAll, beforeAll, describe, expect, it } from '@jest/globals';
+import { afterAll, beforeAll, describe, expect, it, jest } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import { Redis } from 'ioredis';
 import {
@@ -505,7 +505,10 @@ describe('what is right is taken', () => {
   it('a file that is only loaded, by a unit test or a script, opens no connection', async () => {
     const url = process.env.REDIS_URL!;
     const others = [{ url: 'redis://a.invalid' }, { url: 'redis://b.invalid' }];
-    await Promise.all([redisLeases({ url }), quorumLeases([{ url }, ...others])]); // an open socket would fail the file
+    const connect = jest.spyOn(Redis.prototype, 'connect');
+    await Promise.all([redisLeases({ url }), quorumLeases([{ url }, ...others])]);
+    expect(connect).not.toHaveBeenCalled();
+    connect.mockRestore();
   });
 
   it("the application's own client is left open", async () => {
