@@ -1,4 +1,5 @@
 import { afterAll, beforeAll, describe, expect, it, jest } from '@jest/globals';
+import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import { Redis } from 'ioredis';
 import {
@@ -500,6 +501,18 @@ describe('what is right is taken', () => {
     });
     await app.fencing.run('own-connection', {}, () => undefined);
     await app.close(); // an open socket would fail the file
+  });
+
+  it('a connection of its own that cannot be made says why, at boot and in each call', async () => {
+    const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => undefined);
+    const leases = redisLeases({ url: 'redis://127.0.0.1:1' });
+    const app = await startFencedApp({ fence: false, leases, fencing: { storeTimeoutMs: 300 } });
+    const why =
+      /^The lease store is unavailable: no answer within 300 ms \(its connection is \w+: ECONNREFUSED\)\./;
+    expect(warn).toHaveBeenCalledWith(expect.stringMatching(why));
+    await expect(app.fencing.run('k', { waitMs: 0 }, () => undefined)).rejects.toThrow(why);
+    await app.close();
+    warn.mockRestore();
   });
 
   it('a file that is only loaded, by a unit test or a script, opens no connection', async () => {

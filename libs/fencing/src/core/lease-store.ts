@@ -146,6 +146,8 @@ export abstract class LeaseStore {
    * without this method.
    */
   joinFence?(fence: Fence): void;
+  /** Why a request may have no answer, in a few words for messages and logs, where the store knows: `connection refused`. */
+  silentBecause?(): string | undefined;
   /** Frees what the store itself opened; a client that the application made stays open. */
   abstract close(): Promise<void>;
 }

@@ -30,7 +30,7 @@ export class StoreClient {
 
   constructor(private readonly options: StoreClientOptions) {
     this.clock = options.clock;
-    this.timeouts = new Timeouts(options.clock, options.storeTimeoutMs, unanswered);
+    this.timeouts = new Timeouts(options.clock, options.storeTimeoutMs, this.unanswered);
   }
 
   get store(): LeaseStore {
@@ -54,7 +54,7 @@ export class StoreClient {
     const left = until - this.clock.now();
     if (left <= 0 || left >= storeTimeoutMs) return this.timeouts.bound(work, answered, tell);
     const bound = Math.max(SHORTEST_BOUND_MS, left);
-    within(this.clock, bound, work, () => unanswered(bound)).then(answered, tell);
+    within(this.clock, bound, work, () => this.unanswered(bound)).then(answered, tell);
   }
 
   /**
@@ -94,8 +94,12 @@ export class StoreClient {
     if (this.openReleases === 0) return;
     const all = new Promise<void>((resolve) => (this.onReleased = resolve));
     const { storeTimeoutMs } = this.options;
-    await within(this.clock, storeTimeoutMs, all, () => unanswered(storeTimeoutMs)).catch(() => undefined);
+    await within(this.clock, storeTimeoutMs, all, () => this.unanswered(storeTimeoutMs)).catch(
+      () => undefined,
+    );
   }
+
+  private readonly unanswered = (ms: number): Error => unanswered(this.store, ms);
 
   private tellFailure(error: Error): Error {
     tellUnavailable(this.options.events, error);
@@ -120,6 +124,11 @@ export class StoreClient {
   }
 }
 
-function unanswered(ms: number): StoreUnavailableError {
-  return new StoreUnavailableError('lease store', `no answer within ${Math.round(ms)} ms.`);
+/** A request to the lease store had no answer in time. */
+export function unanswered(store: LeaseStore, ms: number): StoreUnavailableError {
+  const why = store.silentBecause?.();
+  return new StoreUnavailableError(
+    'lease store',
+    `no answer within ${Math.round(ms)} ms${why === undefined ? '' : ` (${why})`}.`,
+  );
 }

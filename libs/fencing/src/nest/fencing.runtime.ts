@@ -18,6 +18,7 @@ import type { Lease } from '../core/lease.js';
 import { OperatorLog } from '../core/operator-log.js';
 import { type LeaseOptions, type ResolvedLeaseOptions, resolveLeaseOptions } from '../core/options.js';
 import type { FenceSource, LeaseStoreSource } from '../core/sources.js';
+import { unanswered } from '../core/store-client.js';
 import { within } from '../core/timing.js';
 import { type AdoptedMethod, InstanceAdopter } from './adopt-instances.js';
 import { type LeasedMethod, reportMistakes, reportSynchronous } from './boot-report.js';
@@ -210,7 +211,7 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
   /** What is set up in a way that works and is wrong all the same, as sentences. */
   private async checkStore(store: LeaseStore, methods: readonly LeasedMethod[]): Promise<string[]> {
     const { storeTimeoutMs } = this;
-    const silent = () => new StoreUnavailableError('lease store', `no answer within ${storeTimeoutMs} ms.`);
+    const silent = () => unanswered(store, storeTimeoutMs);
     const answered = <T>(work: Promise<T>) => within(systemClock, storeTimeoutMs, work, silent);
     const found: string[] = [];
     try {

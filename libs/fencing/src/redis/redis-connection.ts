@@ -1,4 +1,5 @@
 import { FencingConfigError } from '../core/errors.js';
+import { failureCode } from '../core/failure-code.js';
 import type { RedisClient } from './redis-client.js';
 
 /** A connection of the package's own, opened when it is first used; `who` is named in messages. */
@@ -9,8 +10,18 @@ export async function connectTo(url: string, who: string): Promise<RedisClient> 
   // The call stands in the decorator of a module: whoever only loads that file (a unit test, a script) must not hang on a socket.
   const client = new Redis(url, { lazyConnect: true });
   // ioredis reconnects by itself and every call has its own deadline; without a listener it prints each error.
-  client.on('error', () => undefined);
+  client.on('error', (error) => lastErrors.set(client, error));
   return client;
+}
+
+/** Of connections of the package's own. */
+const lastErrors = new WeakMap<object, Error>();
+
+/** Why a client may be silent: what its connection is doing, and what it failed of last. */
+export function silenceOf(client: { readonly status: string }): string | undefined {
+  if (client.status === 'ready') return undefined;
+  const error = lastErrors.get(client);
+  return `its connection is ${client.status}${error ? `: ${failureCode(error)}` : ''}`;
 }
 
 export function isRedisUrl(url: unknown): url is string {

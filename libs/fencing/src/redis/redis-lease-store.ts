@@ -17,6 +17,7 @@ import {
 import { within } from '../core/timing.js';
 import type { RedisBackend } from './redis-backend.js';
 import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
+import { silenceOf } from './redis-connection.js';
 import { RedisCluster } from './cluster/redis-cluster.js';
 import { RedisFailures } from './redis-failures.js';
 import { ReplicaAcks, type ReplicasOptions } from './replica-acks.js';
@@ -88,6 +89,10 @@ export class RedisLeaseStore extends LeaseStore {
     );
     const server = await this.backend.diagnose();
     return { ...server, findings: [...checked, ...server.findings] };
+  }
+
+  override silentBecause(): string | undefined {
+    return silenceOf(this.client);
   }
 
   /** On a cluster a bucket is a slot, which fails alone. */
