@@ -1,3 +1,4 @@
+import { getEventListeners, getMaxListeners } from 'node:events';
 import { afterAll, beforeAll, describe, expect, it, jest } from '@jest/globals';
 import { Logger } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
@@ -18,6 +19,7 @@ import { quorumLeases, redisLeases } from 'nestjs-fencing/redis';
 import { type Observable, of } from 'rxjs';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
+import { eventually } from './support/gate.js';
 
 /** Applies a decorator as the compiler does, to a method of a class called Reports. */
 function decorate(
@@ -494,6 +496,23 @@ describe('FencingService refuses before anything is acquired:', () => {
 });
 
 describe('what is right is taken', () => {
+  it('one signal for any number of calls, without a warning of a leak that is none', async () => {
+    const app = await startFencedApp({ fence: false, leases: memoryLeases() });
+    const { fencing } = app;
+    const stopping = new AbortController();
+    const { signal } = stopping;
+    const held = await fencing.acquire('one signal');
+    const waiting = Array.from({ length: 20 }, () => fencing.run('one signal', { signal }, () => undefined));
+    const outcomes = Promise.allSettled(waiting);
+    await eventually(() => getEventListeners(signal, 'abort').length >= waiting.length);
+    expect(getMaxListeners(signal)).toBe(Infinity);
+    stopping.abort();
+    for (const { status } of await outcomes) expect(status).toBe('rejected');
+    expect(getEventListeners(signal, 'abort')).toEqual([]);
+    held.release();
+    await app.close();
+  });
+
   it('redisLeases({ url }) opens a connection of its own and closes it with the application', async () => {
     const app = await startFencedApp({
       fence: false,

@@ -1,3 +1,4 @@
+import { setMaxListeners } from 'node:events';
 import type { AuditEntry } from '../core/audit.js';
 import { currentFrame, runInFrame } from '../core/context.js';
 import { conclude, type Diagnosis, examine } from '../core/diagnosis.js';
@@ -298,6 +299,8 @@ export class FencingService {
       typeof (signal as Partial<AbortSignal> | null)?.addEventListener !== 'function'
     )
       throw new FencingConfigError(`${where}: signal must be an AbortSignal, got ${show(signal)}.`);
+    // Each caller that waits listens to it, and one signal may serve them all.
+    if (signal instanceof EventTarget) setMaxListeners(Infinity, signal);
     return { signal, resolved };
   }
 }
