@@ -283,6 +283,43 @@ describe('the result of a leased call that is a stream', () => {
     expect(producer.isClosed).toBe(true);
   });
 
+  it('a result that lets nobody look at it is given as it is, and does not keep the key', async () => {
+    class Odd {
+      @Leased('odd', { waitMs: 0 })
+      give<T>(result: T): Promise<T> {
+        return result as never;
+      }
+    }
+    const odd = new Odd();
+    const strict = new Proxy(
+      { total: 1 },
+      {
+        get(target, name) {
+          if (name in target || name === 'then') return target[name as 'total'];
+          throw new Error(`no property ${String(name)}`);
+        },
+      },
+    );
+    expect((await odd.give(strict)).total).toBe(1);
+    await free('odd');
+  });
+
+  it('a frozen async iterable is read as any other', async () => {
+    class Frozen {
+      @Leased('frozen', { waitMs: 0 })
+      async rows(): Promise<AsyncIterable<number>> {
+        return Object.freeze({
+          async *[Symbol.asyncIterator]() {
+            yield 1;
+          },
+        });
+      }
+    }
+    const rows: number[] = [];
+    for await (const row of await new Frozen().rows()) rows.push(row);
+    expect(rows).toEqual([1]);
+  });
+
   it('a Node stream that is over already, or a locked web stream, does not keep the key', async () => {
     class Over {
       @Leased('over')

@@ -232,6 +232,19 @@ describe('every path to the database inside a fenced write', () => {
     },
   );
 
+  it('a result that lets nobody look at it is given as it is', async () => {
+    const get = (target: object, name: PropertyKey) => {
+      if (name === 'then') return undefined;
+      throw new Error(`no property ${String(name)}`);
+    };
+    const odd = new Proxy({}, { get });
+    let given: unknown;
+    await notes.run(async () => {
+      given = { odd: await notes.write(() => odd) };
+    });
+    expect((given as { odd: unknown }).odd === odd).toBe(true);
+  });
+
   it('a statement that is sent after the fenced write has ended is refused', async () => {
     let late!: () => Promise<unknown>;
     await notes.run(() =>

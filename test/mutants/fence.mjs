@@ -801,8 +801,8 @@ export default [
   {
     invariant: 'a stream that would write after the commit is refused',
     file: 'libs/fencing/src/core/fenced-writes.ts',
-    from: `if (iterate || (subscribe && pipe))`,
-    to: `if (!iterate && !subscribe && !pipe && result === where)`,
+    from: `if (isStream(result))`,
+    to: `if (result === where && isStream(result))`,
     test: 'write-paths',
     title: 'would write after its commit',
   },

@@ -175,12 +175,24 @@ export class FencedWrites {
 
 /** What a stream does when it is read would come after the commit, past the guard. */
 function assertDone<T>(where: string, result: T): T {
-  const { subscribe, pipe, [Symbol.asyncIterator]: iterate } = (result ?? {}) as Record<PropertyKey, unknown>;
-  if (iterate || (subscribe && pipe))
+  if (isStream(result))
     throw new FencingConfigError(
       `${where} returned a stream, which would be read after its transaction. Read it inside, and return what it gave.`,
     );
   return result;
+}
+
+function isStream(result: unknown): boolean {
+  try {
+    const {
+      subscribe,
+      pipe,
+      [Symbol.asyncIterator]: iterate,
+    } = (result ?? {}) as Record<PropertyKey, unknown>;
+    return Boolean(iterate || (subscribe && pipe));
+  } catch {
+    return false; // What cannot be looked at, such as a proxy that throws.
+  }
 }
 
 /** What a write stands on: all of its leases, sorted by key. */

@@ -106,7 +106,8 @@ class LeasedIterator implements AsyncIterator<unknown> {
 
 /** `target` with some properties replaced; everything else works on the target itself. */
 function overlay<T extends object>(target: T, own: Record<PropertyKey, unknown>): T {
-  return new Proxy(target, {
+  // A frozen one insists on its own properties.
+  return new Proxy(Object.isFrozen(target) ? (Object.create(target) as T) : target, {
     get: (_, name) => {
       if (Object.hasOwn(own, name)) return own[name];
       const value: unknown = Reflect.get(target, name, target);

@@ -20,8 +20,12 @@ interface NodeStream {
  * with its error.
  */
 export function streamedResult<T>(result: T, leases: readonly HeldLease[]): StreamedResult<T> | undefined {
-  const streamed = stream(result, leases);
-  return streamed && { result: streamed.result as T, ended: streamed.afterlife.ended };
+  try {
+    const streamed = stream(result, leases);
+    return streamed && { result: streamed.result as T, ended: streamed.afterlife.ended };
+  } catch {
+    return undefined; // What cannot be looked at, such as a proxy that throws, is no stream.
+  }
 }
 
 function stream(
