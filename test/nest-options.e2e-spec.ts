@@ -9,7 +9,9 @@ import {
   FencedWrite,
   FencingConfigError,
   FencingModule,
+  type FencingService,
   type Lease,
+  type LeaseCallOptions,
   Leased,
   type LeasedOptions,
   LeaseKeyError,
@@ -400,7 +402,7 @@ describe('FencingService refuses before anything is acquired:', () => {
     ],
     [
       'run with a wrong option',
-      (f) => f.run('k', { waitMs: -1 }, body),
+      (f) => f.run('k', bad({ waitMs: -1 }), body),
       /^FencingService\.run: waitMs must be .* got -1/,
     ],
     [
@@ -624,6 +626,13 @@ describe('the compiler refuses', () => {
     expect(() => decorate(Leased((id: string) => id, { holdAtLeastMs: -5_000 }))).toThrow('holdAtLeastMs');
     // @ts-expect-error negative
     expect(() => decorate(AcceptFencing({ trust: () => true, waitMs: -1 }))).toThrow('waitMs must be');
+    const fencing = { run: () => undefined, acquire: () => undefined } as unknown as FencingService;
+    // @ts-expect-error negative
+    void fencing.run('k', { waitMs: -1 }, () => 1);
+    // @ts-expect-error negative
+    void fencing.acquire('k', { ttlMs: -1 });
+    const kept: LeaseCallOptions = { ttlMs: 1_000, waitMs: Number('0') };
+    void fencing.run<number>('k', kept, () => 1);
     // @ts-expect-error another mistake is still the one that is named
     expect(() => decorate(Leased('k', { ttlMs: 1_000, wait: 1 }))).toThrow('there is no option "wait"');
     const wrong = [

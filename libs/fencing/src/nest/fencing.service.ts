@@ -23,6 +23,7 @@ import { containedLogger } from './contained-logger.js';
 import { checkWriteOptions } from './fenced-write.decorator.js';
 import type { FencingRuntime } from './fencing.runtime.js';
 import { streamedResult } from './streamed-result.js';
+import type { LeaseTimes } from './times.js';
 
 /** A lease that its taker ends: `await using lease = await fencing.acquire(key)`. */
 export interface AcquiredLease extends Lease, AsyncDisposable {
@@ -89,9 +90,9 @@ export class FencingService {
    * Runs `body` under a lease of `key` (or of each of several, in the order given). The twin of `@Leased`.
    * With `onBusy: 'skip'` it resolves to `undefined` where the key stayed busy. A stream that `body` returns keeps the lease to its end.
    */
-  run<T>(
+  run<T, Ttl extends number = number, Wait extends number = number, Hold extends number = number>(
     key: string | readonly string[],
-    options: LeaseCallOptions,
+    options: LeaseCallOptions & LeaseTimes<Ttl, Wait, Hold>,
     body: (...leases: Lease[]) => T | PromiseLike<T>,
   ): Promise<T | undefined> {
     try {
@@ -122,7 +123,10 @@ export class FencingService {
   }
 
   /** Takes a lease that the caller ends, by `await using` or `release()`. It is renewed until then. */
-  async acquire(key: string, options: LeaseCallOptions = {}): Promise<AcquiredLease> {
+  async acquire<Ttl extends number = number, Wait extends number = number, Hold extends number = number>(
+    key: string,
+    options: LeaseCallOptions & LeaseTimes<Ttl, Wait, Hold> = {},
+  ): Promise<AcquiredLease> {
     const where = 'FencingService.acquire';
     const { signal, resolved } = this.readOptions(where, options);
     checkBuiltKey(where, key);
