@@ -1,4 +1,4 @@
-import type { DataSource, QueryRunner } from 'typeorm';
+import type { DataSource, EntityMetadata, QueryRunner } from 'typeorm';
 
 /** The part of a `pg` client that the fence uses. */
 export interface PgClient {
@@ -20,9 +20,10 @@ export interface PgQueryRunner extends QueryRunner {
   transactionDepth: number;
 }
 
-export function dataSourceOf(runner: QueryRunner): DataSource | undefined {
+/** Of a query runner, or of the metadata of an entity. */
+export function dataSourceOf(part: QueryRunner | EntityMetadata): DataSource | undefined {
   // `connection` until TypeORM 0.3, `dataSource` since 1.0.
-  const { dataSource, connection } = runner as { dataSource?: DataSource; connection?: DataSource };
+  const { dataSource, connection } = part as { dataSource?: DataSource; connection?: DataSource };
   return dataSource ?? connection;
 }
 

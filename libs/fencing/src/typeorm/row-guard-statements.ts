@@ -1,7 +1,9 @@
-import type { EntityManager, EntityMetadata, ObjectLiteral } from 'typeorm';
+import type { EntityManager, EntityMetadata, InsertQueryBuilder, ObjectLiteral } from 'typeorm';
 import { FencingConfigError } from '../core/errors.js';
+import { dataSourceOf } from './driver.js';
 
 type ColumnMetadata = EntityMetadata['columns'][number];
+type Insert = InsertQueryBuilder<ObjectLiteral>;
 
 /** The statements of `FencedRepository`: each compares the row's generation with the writer's, and stamps it. */
 export class GuardedRows {
@@ -61,20 +63,19 @@ export class GuardedRows {
     const name = (builder.alias === tablePath ? tablePath.split('.') : [builder.alias])
       .map((part) => builder.escape(part))
       .join('.');
-    const { raw } = (await builder
-      .orUpdate(
-        [...overwritten, this.generation].map(({ databaseName }) => databaseName),
-        target.map(({ databaseName }) => databaseName),
-        {
-          overwriteCondition: {
-            where: this.notNewer(`${name}.`),
-            parameters: { fencingGeneration: generation },
-          },
-        },
-      )
-      .updateEntity(false)
-      .returning(this.readable)
-      .execute()) as { raw: ObjectLiteral[] };
+    const [set, of] = [[...overwritten, this.generation], target].map((columns) =>
+      columns.map(({ databaseName }) => databaseName),
+    ) as [string[], string[]];
+    const where = this.notNewer(`${name}.`);
+    builder.orUpdate(set, of, {
+      overwriteCondition: { where, parameters: { fencingGeneration: generation } },
+    });
+    // Before TypeORM 0.3.25 the condition is left out, without a word.
+    if (!(builder.expressionMap.onUpdate as { overwriteCondition?: unknown }).overwriteCondition)
+      this.onConflict(builder, set, of, where).setParameter('fencingGeneration', generation);
+    const { raw } = (await builder.updateEntity(false).returning(this.readable).execute()) as {
+      raw: ObjectLiteral[];
+    };
     return raw[0];
   }
 
@@ -97,11 +98,12 @@ export class GuardedRows {
 
   /** Sets on an entity what a statement answered: the generation, and what the entity left to the database. */
   fill(entity: ObjectLiteral, row: ObjectLiteral): void {
+    const { driver } = dataSourceOf(this.metadata)!;
     for (const column of this.metadata.columns) {
       const value: unknown = row[column.databaseName];
       if (value === undefined || (!this.isOurs(column) && column.getEntityValue(entity) !== undefined))
         continue;
-      column.setEntityValue(entity, this.metadata.dataSource.driver.prepareHydratedValue(value, column));
+      column.setEntityValue(entity, driver.prepareHydratedValue(value, column));
     }
   }
 
@@ -154,6 +156,20 @@ export class GuardedRows {
       .set(this.stamped(changes, generation))
       .where(criteria)
       .andWhere(this.notNewer(), { fencingGeneration: generation });
+  }
+
+  /** The clause in words of SQL, as `orUpdate` makes it in later versions. */
+  private onConflict(builder: Insert, set: readonly string[], of: readonly string[], where: string): Insert {
+    const quoted = (names: readonly string[]) => names.map((name) => builder.escape(name));
+    const updates = [
+      ...quoted(set).map((name) => `${name} = EXCLUDED.${name}`),
+      ...this.metadata.columns
+        .filter(({ isUpdateDate }) => isUpdateDate)
+        .map(({ databaseName }) => `${builder.escape(databaseName)} = DEFAULT`),
+    ];
+    return (builder as Insert & { onConflict(clause: string): Insert }).onConflict(
+      `(${quoted(of).join(', ')}) DO UPDATE SET ${updates.join(', ')} WHERE ${where}`,
+    );
   }
 
   /** A row that has no generation yet was never written under a lease. */
