@@ -187,6 +187,46 @@ describe('the transaction of a fenced write', () => {
     expect(await stored(grant)).toEqual(['1', '3']);
   });
 
+  type Transact = (work: (manager: EntityManager) => Promise<void>) => Promise<void>;
+  const TRANSACTS: Record<
+    string,
+    (of: EntityManager, run: (transact: Transact) => Promise<void>) => unknown
+  > = {
+    'dataSource.transaction': (_, run) => run((work) => first.dataSource.transaction(work)),
+    'transaction() of its manager': (of, run) => run((work) => of.transaction(work)),
+    'transaction() of the manager of a transaction inside': (of, run) =>
+      of.transaction((inner) => run((work) => inner.transaction(work))),
+  };
+  it.each(Object.entries(TRANSACTS))(
+    'transactions inside one fenced write, side by side, do not end each other: %s',
+    async (_, begin) => {
+      const grant = await activated(first);
+      await first.write(grant, async (of) => {
+        await begin(of, async (transact) => {
+          const [begun, both, over] = [new Gate(), new Gate(), new Gate()];
+          const kept = transact(async (manager) => {
+            await put(manager, grant, 'kept');
+            begun.open();
+            await both.wait();
+            // By the second answer the other has begun as well, if it does not wait.
+            for (const _ of [1, 2]) await manager.query('SELECT 1');
+          });
+          await begun.wait();
+          const undone = transact(async (manager) => {
+            await put(manager, grant, 'undone');
+            await over.wait();
+            throw new Error('undo the second');
+          });
+          both.open();
+          await kept;
+          over.open();
+          await expect(undone).rejects.toThrow('undo the second');
+        });
+      });
+      expect(await stored(grant)).toEqual(['kept']);
+    },
+  );
+
   it('R8: no setting and no lock is left for the next user of the connection', async () => {
     const single = await BareFence.open({ poolSize: 1 });
     const state = async () => ({

@@ -38,6 +38,7 @@ class Session extends EventEmitter implements PgClient {
     const runner = {
       isTransactionActive: false,
       transactionDepth: 0,
+      manager: { transaction: async () => undefined },
       connect: async () => this,
       query: (text: string) => this.query(text),
       stream: async () => undefined,

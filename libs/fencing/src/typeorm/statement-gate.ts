@@ -1,5 +1,6 @@
 import { FenceBypassError } from '../core/errors.js';
 import type { PgQueryRunner } from './driver.js';
+import { takeTurn } from './savepoints.js';
 
 /** Sends a statement past the gate, as TypeORM would. */
 export type SendAsTypeOrm = (text: string, parameters?: unknown[], structured?: true) => Promise<unknown>;
@@ -22,6 +23,8 @@ export function gateRunner(runner: PgQueryRunner, gate: StatementGate, isOwn: bo
   const query: SendAsTypeOrm = runner.query.bind(runner);
   const stream = runner.stream.bind(runner);
   const release = runner.release.bind(runner);
+  const { manager } = runner;
+  const transaction = manager.transaction.bind(manager) as (...args: unknown[]) => Promise<unknown>;
 
   // No async functions: each would be two promises more for each statement.
   runner.query = ((text: string, parameters?: unknown[], structured?: true): Promise<unknown> => {
@@ -39,11 +42,17 @@ export function gateRunner(runner: PgQueryRunner, gate: StatementGate, isOwn: bo
     gate.assertMaySend(text);
     return stream(text, ...rest);
   };
+  // What the method has as its manager, and what transactions inside it have.
+  manager.transaction = ((...args: unknown[]) =>
+    takeTurn(runner, () => transaction(...args))) as typeof manager.transaction;
   if (isOwn) {
     runner.release = () =>
       Promise.reject(
         new FenceBypassError('Releasing the connection', 'It is given back when the method ends.'),
       );
   }
-  return () => Object.assign(runner, { query, stream, release });
+  return () => {
+    Object.assign(runner, { query, stream, release });
+    Object.assign(manager, { transaction });
+  };
 }
