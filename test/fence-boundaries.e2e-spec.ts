@@ -209,7 +209,7 @@ describe('the transaction of a fenced write', () => {
             begun.open();
             await both.wait();
             // By the second answer the other has begun as well, if it does not wait.
-            for (const _ of [1, 2]) await manager.query('SELECT 1');
+            for (const turn of [1, 2]) await manager.query(`SELECT ${turn}`);
           });
           await begun.wait();
           const undone = transact(async (manager) => {

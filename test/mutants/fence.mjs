@@ -317,6 +317,13 @@ export default [
     ...boundaries('side by side'),
   },
   {
+    invariant: 'transactions of its own manager take turns as well',
+    file: `${typeorm}statement-gate.ts`,
+    from: `takeTurn(runner, () => transaction(...args)) as never`,
+    to: `transaction(...args) as never`,
+    ...boundaries('side by side'),
+  },
+  {
     invariant: 'no setting of a fenced write is left for the next user of the connection (R8)',
     file: sql,
     from: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true),`,

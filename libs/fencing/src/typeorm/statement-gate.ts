@@ -43,8 +43,7 @@ export function gateRunner(runner: PgQueryRunner, gate: StatementGate, isOwn: bo
     return stream(text, ...rest);
   };
   // What the method has as its manager, and what transactions inside it have.
-  manager.transaction = ((...args: unknown[]) =>
-    takeTurn(runner, () => transaction(...args))) as typeof manager.transaction;
+  manager.transaction = (...args: unknown[]) => takeTurn(runner, () => transaction(...args)) as never;
   if (isOwn) {
     runner.release = () =>
       Promise.reject(
