@@ -12,7 +12,7 @@ import {
   type ActivationRequest,
   Fence,
   type FenceSnapshot,
-  type OperationRequest,
+  type IsolationLevel,
   type Receipt,
   type Revocation,
   type RevocationRequest,
@@ -29,15 +29,29 @@ interface StoredReceipt extends Omit<Receipt, 'result'> {
   readonly result: string | undefined;
 }
 
-/** An open write: it keeps newer grants of its keys from being activated until it is over. */
+/** An open write, which keeps newer grants of its keys from being activated until it is over; or an operation inside one. */
 class MemoryTransaction {
   isOver = false;
   /** What is committed with it. */
   readonly receipts = new Map<string, StoredReceipt>();
+  /** The operation that was started inside it last: they run one after another, as savepoints do. */
+  last: Promise<unknown> = Promise.resolve();
   private end!: () => void;
   readonly ended = new Promise<void>((resolve) => (this.end = resolve));
 
-  constructor(readonly authority: WriteAuthority) {}
+  constructor(
+    readonly authority: WriteAuthority,
+    readonly isolation: IsolationLevel | undefined,
+    readonly outer?: MemoryTransaction,
+  ) {}
+
+  get root(): MemoryTransaction {
+    return this.outer?.root ?? this;
+  }
+
+  receipt(id: string): StoredReceipt | undefined {
+    return this.receipts.get(id) ?? this.outer?.receipt(id);
+  }
 
   guards(grants: readonly Grant[]): boolean {
     return grants.every(({ key, owner }) =>
@@ -45,10 +59,10 @@ class MemoryTransaction {
     );
   }
 
-  finish(): void {
+  readonly finish = (): void => {
     this.isOver = true;
     this.end();
-  }
+  };
 }
 
 /**
@@ -102,26 +116,27 @@ export class MemoryFence<Manager = unknown> extends Fence<Manager> {
   }
 
   async write<T>(request: WriteRequest<Manager, T>): Promise<WriteOutcome<T>> {
-    const { authority, operation, body } = request;
+    const { authority, isolation } = request;
     const outer = this.surrounding();
-    if (outer) {
-      if (!outer.guards(authority.grants)) throw new LeaseOrderError(authority.grants[0]!.key);
-      return { ...(await this.once(outer, operation, () => body(this.given()))), committed: false };
-    }
-    const transaction = new MemoryTransaction(authority);
+    if (outer) return { ...(await this.join(outer, request)), committed: false };
+    const transaction = new MemoryTransaction(authority, isolation);
     assertGoesOn(authority);
     this.guard(authority.grants);
     this.open.add(transaction);
+    const end = () => {
+      this.open.delete(transaction);
+      transaction.finish();
+    };
+    // As with a database: what ended its lease meanwhile holds up nobody, and is not committed.
+    const stop = authority.onEnd(end);
     try {
-      const effect = () => runInTransaction(this, transaction, () => body(this.given()));
-      const outcome = await this.once(transaction, operation, effect);
-      // As with a database: what ended its lease meanwhile is not committed.
+      const outcome = await this.runIn(transaction, request);
       assertGoesOn(authority);
       for (const [id, receipt] of transaction.receipts) this.receipts.set(id, receipt);
       return { ...outcome, committed: !outcome.duplicate };
     } finally {
-      this.open.delete(transaction);
-      transaction.finish();
+      stop();
+      end();
     }
   }
 
@@ -134,11 +149,15 @@ export class MemoryFence<Manager = unknown> extends Fence<Manager> {
   }
 
   async receipt(id: string): Promise<Receipt | undefined> {
-    const stored = this.surrounding()?.receipts.get(id) ?? this.receipts.get(id);
+    const stored = this.surrounding()?.receipt(id) ?? this.receipts.get(id);
     return stored && read(stored);
   }
 
   async pruneReceipts(olderThanMs: number): Promise<number> {
+    if (this.inTransaction())
+      throw new FencingConfigError(
+        'pruneReceipts was called inside a transaction, which would hold its locks. Call it outside, e.g. in a cron job.',
+      );
     const old = [...this.receipts.values()].filter(
       ({ acceptedAt }) => Date.now() - acceptedAt.getTime() > olderThanMs,
     );
@@ -177,8 +196,35 @@ export class MemoryFence<Manager = unknown> extends Fence<Manager> {
   // ----------------------------------------------------------------------------------------------------------- parts
 
   private surrounding(): MemoryTransaction | undefined {
-    const transaction = transactionOf(this) as MemoryTransaction | undefined;
-    return transaction && !transaction.isOver ? transaction : undefined;
+    let transaction = transactionOf(this) as MemoryTransaction | undefined;
+    while (transaction?.isOver) transaction = transaction.outer;
+    return transaction;
+  }
+
+  /** A fenced write inside a fenced write. What an operation left behind that fails is not committed with the rest. */
+  private async join<T>(
+    outer: MemoryTransaction,
+    request: WriteRequest<Manager, T>,
+  ): Promise<Omit<WriteOutcome<T>, 'committed'>> {
+    const { authority, isolation, operation } = request;
+    if (!outer.guards(authority.grants)) throw new LeaseOrderError(authority.grants[0]!.key);
+    if (isolation && isolation !== outer.isolation)
+      throw new FencingConfigError(
+        `A fenced write asks for ${isolation} inside one that runs in ${outer.isolation ?? 'the default isolation'}.`,
+      );
+    if (!operation) return { result: await request.body(this.given()), duplicate: false };
+    const turn = outer.last.then(async () => {
+      const inner = new MemoryTransaction(outer.authority, outer.isolation, outer);
+      try {
+        const outcome = await this.runIn(inner, request);
+        for (const [id, receipt] of inner.receipts) outer.receipts.set(id, receipt);
+        return outcome;
+      } finally {
+        inner.finish();
+      }
+    });
+    outer.last = turn.catch(() => undefined);
+    return turn;
   }
 
   private guard(grants: readonly Grant[]): void {
@@ -193,40 +239,33 @@ export class MemoryFence<Manager = unknown> extends Fence<Manager> {
   }
 
   /** Runs the effect of an operation at most once; what is not an operation, always. */
-  private async once<T>(
+  private async runIn<T>(
     transaction: MemoryTransaction,
-    operation: OperationRequest | undefined,
-    effect: () => Promise<T>,
-  ): Promise<{ result: T; duplicate: boolean }> {
+    { operation, body }: WriteRequest<Manager, T>,
+  ): Promise<Omit<WriteOutcome<T>, 'committed'>> {
+    const effect = () => runInTransaction(this, transaction, () => body(this.given()));
     if (!operation) return { result: await effect(), duplicate: false };
     const { id, fingerprint, where } = operation;
-    const known = transaction.receipts.get(id) ?? (await this.settled(id, transaction));
+    const { root } = transaction;
+    // From here to the claim without a pause: another sender may be as far.
+    for (let other; (other = this.claimed.get(id)) && other !== root && !other.isOver;) await other.ended;
+    const known = transaction.receipt(id) ?? this.receipts.get(id);
     if (known) {
       if (known.fingerprint !== fingerprint) throw new OperationConflictError(id);
       return { result: read(known).result as T, duplicate: true };
     }
-    this.claimed.set(id, transaction);
-    try {
-      const result = await effect();
-      assertJson(where, result);
-      const [{ key, generation, owner }] = transaction.authority.grants as [Grant];
-      const accepted = { id, key, generation, owner, fingerprint, acceptedAt: new Date() };
-      transaction.receipts.set(id, { ...accepted, result: JSON.stringify(result) });
-      return { result, duplicate: false };
-    } catch (error) {
-      this.claimed.delete(id);
-      throw error;
-    }
+    this.claimed.set(id, root);
+    const [{ key, generation, owner }] = root.authority.grants as [Grant];
+    const claim = { id, key, generation, owner, fingerprint, acceptedAt: new Date(), result: undefined };
+    transaction.receipts.set(id, claim);
+    const result = await effect();
+    assertJson(where, result);
+    transaction.receipts.set(id, { ...claim, result: JSON.stringify(result) });
+    return { result, duplicate: false };
   }
 
   /** Which transaction runs the effect of an operation. */
   private readonly claimed = new Map<string, MemoryTransaction>();
-
-  /** The receipt of an operation, once no other write is at it. */
-  private async settled(id: string, own: MemoryTransaction): Promise<StoredReceipt | undefined> {
-    for (let other; (other = this.claimed.get(id)) && other !== own && !other.isOver;) await other.ended;
-    return this.receipts.get(id);
-  }
 
   private given(): Manager {
     return this.manager ?? (NO_MANAGER as Manager);
