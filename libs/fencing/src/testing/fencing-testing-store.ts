@@ -1,6 +1,8 @@
+import { StoreUnavailableError } from '../core/errors.js';
 import type {
   AcquireAnswer,
   AcquireRequest,
+  LeaseSnapshot,
   ReleaseAnswer,
   ReleaseRequest,
   RenewRequest,
@@ -35,6 +37,17 @@ export class StallingLeaseStore extends MemoryLeaseStore {
   override async release(request: ReleaseRequest): Promise<ReleaseAnswer> {
     await this.stalled;
     return super.release(request);
+  }
+
+  override async withdraw(key: string, waiterId: string): Promise<void> {
+    await this.stalled;
+    return super.withdraw(key, waiterId);
+  }
+
+  /** Nobody bounds this one but the store itself. */
+  override async inspect(key: string): Promise<LeaseSnapshot | undefined> {
+    if (this.stalled) throw new StoreUnavailableError('lease store', 'it is frozen.', { key });
+    return super.inspect(key);
   }
 
   override async close(): Promise<void> {

@@ -1,10 +1,11 @@
-import { afterEach, describe, expect, it } from '@jest/globals';
+import { afterEach, describe, expect, it, jest } from '@jest/globals';
 import { Injectable } from '@nestjs/common';
 import { Test } from '@nestjs/testing';
 import {
   CurrentLease,
   FencedWrite,
   FencingConfigError,
+  FencingHealthIndicator,
   FencingService,
   type Lease,
   Leased,
@@ -28,6 +29,8 @@ const KEY = 'report:1';
 class Reports {
   readonly written: string[] = [];
   lease: Lease | undefined;
+
+  async beforeApplicationShutdown(): Promise<void> {}
 
   @Leased(KEY)
   async rebuild(
@@ -114,6 +117,17 @@ describe('FencingTestingModule', () => {
     close = async () => undefined;
     expect(reports.lease!.state).toBe('lost');
   });
+});
+
+it('leaves the clock alone while something else of the application takes its time to stop', async () => {
+  const { module, reports, clock } = await start();
+  const mayEnd = new Gate();
+  jest.spyOn(reports, 'beforeApplicationShutdown').mockImplementation(() => mayEnd.wait());
+  const closing = module.close();
+  for (let i = 0; i < 10; i++) await new Promise((resolve) => setImmediate(resolve));
+  expect(clock.now()).toBe(0);
+  mayEnd.open();
+  await closing;
 });
 
 describe('FencingTestingModule on the real clock', () => {
@@ -212,6 +226,21 @@ describe('FencingFaults', () => {
     expect(reports.written).toEqual([]);
   });
 
+  it('freeze: operators and health checks find the store silent as well', async () => {
+    const { reports, faults, fencing, module } = await start();
+    const health = async () => (await module.get(FencingHealthIndicator).isHealthy()).fencing.status;
+    await reports.rebuild(async () => {
+      faults.freeze();
+      await expect(fencing.inspect(KEY)).rejects.toThrow(StoreUnavailableError);
+      expect(await health()).toBe('degraded');
+      faults.thaw();
+    });
+    faults.freeze();
+    expect(await health()).toBe('down');
+    faults.thaw();
+    expect(await health()).toBe('up');
+  });
+
   it('loseCounter: the next generation is above the last one all the same, also for a thief', async () => {
     const { reports, faults } = await start();
     const before = await reports.rebuild();
@@ -231,6 +260,23 @@ describe('the fence in memory', () => {
       await clock.advance(10_000);
     });
     await expect(run).rejects.toMatchObject({ code: 'LEASE_LOST', acceptedWrites: 0 });
+  });
+
+  it('holds up nobody by a write whose lease ended while it runs', async () => {
+    const { clock, reports, faults } = await start();
+    const [inside, mayEnd] = [new Gate(), new Gate()];
+    const stuck = reports.rebuild(undefined, async () => {
+      inside.open();
+      await mayEnd.wait();
+    });
+    await inside.wait();
+    faults.expireNow(KEY);
+    await clock.advance(10_000);
+    const next = reports.rebuild();
+    await clock.advance(0);
+    await expect(next).resolves.toBeGreaterThan(0);
+    mayEnd.open();
+    await expect(stuck).rejects.toThrow(LeaseLostError);
   });
 
   it('does an operation once: later senders get the stored result, another payload is refused', async () => {
@@ -290,6 +336,28 @@ it.each([null, { leases: undefined }, { fence: {} }])(
     expect(() => FencingTestingModule.forRoot(options as never)).toThrow(FencingConfigError);
   },
 );
+
+it.each([NaN, -1, undefined, '30s', 365 * 86_400_000 + 1])(
+  'a manual clock is not moved by %p ms',
+  async (ms) => {
+    const clock = new ManualClock();
+    await expect(clock.advance(ms as never)).rejects.toThrow(FencingConfigError);
+    expect(() => clock.block(ms as never)).toThrow(FencingConfigError);
+    expect(clock.now()).toBe(0);
+  },
+);
+
+it('a manual clock moves on also where the timers of the test are fake ones', async () => {
+  jest.useFakeTimers();
+  try {
+    const { clock, reports } = await start();
+    await expect(reports.rebuild(() => clock.advance(60_000))).resolves.toBeGreaterThan(0);
+    await close();
+  } finally {
+    jest.useRealTimers();
+    close = async () => undefined;
+  }
+});
 
 it('a manual clock does not go back where two advance it at once', async () => {
   const clock = new ManualClock();

@@ -1,4 +1,7 @@
+// Not the global one, which a test may have replaced by a fake.
+import { setImmediate } from 'node:timers';
 import type { CancelTimer, Clock } from '../core/clock.js';
+import { checkMs } from '../core/options.js';
 
 interface Timer {
   readonly at: number;
@@ -25,8 +28,9 @@ export class ManualClock implements Clock {
     return this.timers.size;
   }
 
-  /** Moves on by `ms`; every timer that falls due fires at its own time, and promises settle in between. */
+  /** Moves on by `ms`; every timer that falls due fires at its own time, and promises settle in between. @throws FencingConfigError */
   async advance(ms: number): Promise<void> {
+    checkMs('ManualClock.advance', 'ms', ms, 0);
     const end = this.time + ms;
     await settle();
     for (;;) {
@@ -44,6 +48,7 @@ export class ManualClock implements Clock {
 
   /** Jumps by `ms` as if the event loop had been blocked: no timer fires until `advance`. */
   block(ms: number): void {
+    checkMs('ManualClock.block', 'ms', ms, 0);
     this.time += ms;
   }
 }
