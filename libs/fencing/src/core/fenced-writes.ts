@@ -44,7 +44,7 @@ export class FencedWrites {
   write<T>(
     where: string,
     options: WriteOptions & { operation?: OperationRequest },
-    body: (manager: unknown) => Promise<T>,
+    body: (manager: unknown) => T | PromiseLike<T>,
   ): Promise<T> {
     const { tracer } = tracing;
     if (!tracer) return this.writeNow(where, options, body);
@@ -56,7 +56,7 @@ export class FencedWrites {
   private async writeNow<T>(
     where: string,
     options: WriteOptions & { operation?: OperationRequest },
-    body: (manager: unknown) => Promise<T>,
+    body: (manager: unknown) => T | PromiseLike<T>,
     onOutcome?: (outcome: WriteOutcome<unknown>) => void,
   ): Promise<T> {
     if (!this.fence)
@@ -79,9 +79,9 @@ export class FencedWrites {
         isolation,
         retries,
         operation,
-        body: (manager) => {
+        body: async (manager) => {
           bodyBegan = true;
-          return body(manager).then((result) => assertDone(where, result));
+          return assertDone(where, await body(manager));
         },
       });
       if (outcome.committed) for (const lease of leases) lease.acceptedWrites += 1;

@@ -24,19 +24,18 @@ const budget = new LineBudget(
  * still gets it.
  */
 export function containLateRefusal<T>(outcome: Promise<T>, what: string): Promise<T> {
-  const given = new Promise<T>((resolve, reject) => {
-    outcome.then(resolve, (error: Error) => {
-      const { code, key } = (error ?? {}) as Partial<FencingError>;
-      const lease = currentFrame().leases.find(
-        (one) => one.isOver && one.key === key && one.ended()?.code === code,
-      );
-      if (lease)
-        given.catch(() => {
-          logger = lease.host.logger;
-          if (budget.spend()) logger.error(`${what} was refused: ${error.message}`);
-        });
-      reject(error);
-    });
+  // `then` alone: every call pays for it, and a promise made by hand would be three.
+  const given = outcome.then(undefined, (error: Error): never => {
+    const { code, key } = (error ?? {}) as Partial<FencingError>;
+    const lease = currentFrame().leases.find(
+      (one) => one.isOver && one.key === key && one.ended()?.code === code,
+    );
+    if (lease)
+      given.catch(() => {
+        logger = lease.host.logger;
+        if (budget.spend()) logger.error(`${what} was refused: ${error.message}`);
+      });
+    throw error;
   });
   return given;
 }

@@ -63,7 +63,7 @@ export function FencedWrite<const Args extends readonly unknown[] = []>(
       instanceName: name,
       needsFence: true,
       call: async (runtime, args, body) => {
-        const { writes } = await runtime.start();
+        const { writes } = runtime.running ?? (await runtime.start());
         const id = idOf && (await idOf(args, undefined));
         return writes.write(
           where,
@@ -71,7 +71,7 @@ export function FencedWrite<const Args extends readonly unknown[] = []>(
             ...writeOptions,
             operation: id === undefined ? id : operationOf(where, id, args, target, method),
           },
-          async () => {
+          () => {
             const lease = currentFrame().leases.at(-1);
             return body(withCurrentLease(target, method, args, lease));
           },

@@ -6,7 +6,7 @@ import {
 import type { DiscoveryService, ModuleRef } from '@nestjs/core';
 import { AuditTrail } from '../core/audit-trail.js';
 import { type Clock, systemClock } from '../core/clock.js';
-import { currentFrame } from '../core/context.js';
+import { currentFrame, type RequestFrame } from '../core/context.js';
 import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
 import { FencingEmitter } from '../core/events.js';
 import type { Fence } from '../core/fence.js';
@@ -148,28 +148,27 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
     return this.parts;
   }
 
-  /** Runs a method under its leases. */
-  async leased(
+  /** Runs a method under its leases. Not `async`: most runtimes run, most keys are there at once, and every call pays for promises. */
+  leased(
     definition: LeasedDefinition,
     args: unknown[],
     body: (leases: readonly Lease[]) => unknown,
   ): Promise<unknown> {
-    const { keeper } = this.parts ?? (await this.start());
+    const { parts } = this;
+    if (!parts) return this.start().then(() => this.leased(definition, args, body));
     const { request } = currentFrame();
-    const keys: string[] = [];
-    for (const build of definition.keys) {
-      const key = build(args, request);
-      keys.push(typeof key === 'string' ? key : await key);
-    }
-    return keeper.run(
-      keys,
-      this.optionsOf(definition),
-      (leases) => {
-        if (leases[0]) request?.granted?.(leases[0]);
-        return body(leases);
-      },
-      { stream: streamedResult },
-    );
+    const run = (keys: readonly string[]): Promise<unknown> =>
+      parts.keeper.run(
+        keys,
+        this.optionsOf(definition),
+        (leases) => {
+          if (leases[0]) request?.granted?.(leases[0]);
+          return body(leases);
+        },
+        { stream: streamedResult },
+      );
+    const keys = keysOf(definition.keys, args, request);
+    return Array.isArray(keys) ? run(keys) : keys.then(run);
   }
 
   /** The running parts; starts them when a method is called before this module's `onModuleInit`. */
@@ -282,6 +281,26 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       'A leased method was called while Nest still made its DataSource: call it in onModuleInit or later, not in a factory.',
     );
   }
+}
+
+/** Builds one key after the other; a promise only where one of them is. */
+function keysOf(
+  builds: readonly BuildKey[],
+  args: readonly unknown[],
+  request: RequestFrame | undefined,
+): string[] | Promise<string[]> {
+  const keys: string[] = [];
+  for (const [at, build] of builds.entries()) {
+    const key = build(args, request);
+    if (typeof key !== 'string')
+      return key.then(async (text) => [
+        ...keys,
+        text,
+        ...(await keysOf(builds.slice(at + 1), args, request)),
+      ]);
+    keys.push(key);
+  }
+  return keys;
 }
 
 function sentence({ problem, consequence, fix }: StoreFinding): string {

@@ -303,9 +303,17 @@ export class FencingService {
       typeof (signal as Partial<AbortSignal> | null)?.addEventListener !== 'function'
     )
       throw new FencingConfigError(`${where}: signal must be an AbortSignal, got ${show(signal)}.`);
-    // Each caller that waits listens to it, and one signal may serve them all.
-    if (signal instanceof EventTarget) setMaxListeners(Infinity, signal);
+    if (signal) allowManyListeners(signal);
     return { signal, resolved };
+  }
+}
+
+/** Each caller that waits listens to it, and one signal may serve them all. */
+function allowManyListeners(signal: AbortSignal): void {
+  try {
+    setMaxListeners(Infinity, signal);
+  } catch {
+    // One that is not Node's own (jsdom's, a polyfill's) warns of nothing.
   }
 }
 

@@ -18,12 +18,7 @@ export interface WrapRequest {
   /** Of `@Leased`, for the boot report and the key map. */
   readonly lease?: Omit<LeaseMark, 'parameters'>;
   /** What a call does instead of the method. */
-  call(
-    runtime: FencingRuntime,
-    args: unknown[],
-    method: (args: unknown[]) => unknown,
-    where: string,
-  ): unknown;
+  call(runtime: FencingRuntime, args: unknown[], method: (args: unknown[]) => unknown): Promise<unknown>;
 }
 
 const NEST_INTERCEPTORS = '__interceptors__';
@@ -48,12 +43,15 @@ export function wrapMethod(
   const property = runtimeProperty(instanceName);
   injectOnce(target, property, instanceName);
 
-  const wrapper = function (this: unknown, ...args: unknown[]): unknown {
-    // The promise that callers get: nothing here throws before it.
-    const outcome = (async () => {
+  // Not `async`: each layer of promises is paid for by every call. Callers get a promise all the same: nothing throws before it.
+  const wrapper = function (this: unknown, ...args: unknown[]): Promise<unknown> {
+    let outcome: Promise<unknown>;
+    try {
       const runtime = FencingRuntime.of(this, property, instanceName, where);
-      return request.call(runtime, args, (given) => method.apply(this, given), where);
-    })();
+      outcome = request.call(runtime, args, (given) => method.apply(this, given));
+    } catch (error) {
+      outcome = Promise.reject(error);
+    }
     return containLateRefusal(outcome, where);
   };
   copyFace(method, wrapper);
