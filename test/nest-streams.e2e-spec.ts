@@ -6,7 +6,7 @@ import { Readable } from 'node:stream';
 import { ReadableStream } from 'node:stream/web';
 import { Controller, Get, type INestApplication, Sse, StreamableFile } from '@nestjs/common';
 import { FencingService, Leased, LeaseLostError, LeaseReleasedError } from 'nestjs-fencing';
-import { firstValueFrom, lastValueFrom, Observable, throwError } from 'rxjs';
+import { firstValueFrom, lastValueFrom, Observable, Subject, throwError } from 'rxjs';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { eventually } from './support/gate.js';
 
@@ -281,6 +281,34 @@ describe('the result of a leased call that is a stream', () => {
     await expect(waiting).rejects.toThrow(LeaseLostError);
     await expect(iterator.next()).rejects.toThrow(LeaseLostError);
     expect(producer.isClosed).toBe(true);
+  });
+
+  it('two who read at once: the lease is kept to the end of the later one, and its loss ends both', async () => {
+    const source = new Subject<number>();
+    class Shared {
+      @Leased('shared', { waitMs: 0, ttlMs: 900 })
+      events(): Observable<number> {
+        return source;
+      }
+    }
+    const read = (events: Observable<number>, ends: string[], name: string) =>
+      events.subscribe({ error: ({ code }: LeaseLostError) => ends.push(`${name} ${code}`) });
+    for (const isLost of [false, true]) {
+      const ends: string[] = [];
+      const events = await Promise.resolve(new Shared().events());
+      const first = read(events, ends, 'first');
+      const second = read(events, ends, 'second');
+      if (isLost) {
+        await app.redis.del(await app.redis.keys('*:lease:shared'));
+        await eventually(() => ends.length === 2);
+        expect(ends).toEqual(['first LEASE_LOST', 'second LEASE_LOST']);
+      } else {
+        first.unsubscribe();
+        expect((await app.fencing.inspect('shared')).lease).toBeDefined();
+        second.unsubscribe();
+      }
+      await free('shared');
+    }
   });
 
   it('a result that lets nobody look at it is given as it is, and does not keep the key', async () => {

@@ -62,14 +62,14 @@ class LeasedIterator implements AsyncIterator<unknown> {
   readonly next = async (): Promise<IteratorResult<unknown>> => {
     if (!this.source) {
       this.source = this.afterlife.run(this.open);
-      this.afterlife.begin((reason) => this.cut(reason));
+      this.afterlife.begin(this.cut);
     }
     try {
       const result = await this.read(this.source);
-      if (result.done) this.afterlife.finish();
+      if (result.done) this.afterlife.finish(this.cut);
       return result;
     } catch (error) {
-      this.afterlife.finish();
+      this.afterlife.finish(this.cut);
       throw error;
     }
   };
@@ -80,7 +80,7 @@ class LeasedIterator implements AsyncIterator<unknown> {
       await this.afterlife.run(() => this.source!.return?.());
       return { done: true, value: undefined };
     } finally {
-      this.afterlife.finish();
+      this.afterlife.finish(this.cut);
     }
   };
 
@@ -96,12 +96,12 @@ class LeasedIterator implements AsyncIterator<unknown> {
     });
   }
 
-  private cut(reason: Error): void {
+  private readonly cut = (reason: Error): void => {
     this.cutBy = reason;
     this.rejectRead?.(reason);
     // Its clean-up must not hold up, or fail, what has failed already.
     void Promise.resolve(this.afterlife.run(() => this.source?.return?.())).catch(() => undefined);
-  }
+  };
 }
 
 /** `target` with some properties replaced; everything else works on the target itself. */

@@ -70,11 +70,12 @@ function wrapperFor(value: object): ((afterlife: Afterlife) => unknown) | undefi
 
 function leasedObservable(source: Observable<unknown>, afterlife: Afterlife): Observable<unknown> {
   return new Observable((subscriber) => {
-    if (!afterlife.begin((reason) => subscriber.error(reason))) return undefined;
+    const cut = (reason: unknown): void => subscriber.error(reason);
+    if (!afterlife.begin(cut)) return undefined;
     const subscription = afterlife.run(() => source.subscribe(subscriber));
     return () => {
       subscription.unsubscribe();
-      afterlife.finish();
+      afterlife.finish(cut);
     };
   });
 }
