@@ -76,6 +76,13 @@ class Keys {
     return lease!.key;
   }
 
+  @Get('nested')
+  @Leased('nested')
+  async nested(@CurrentLease() lease?: Lease): Promise<string> {
+    await this.argument(undefined, 'nested', { n: 1 });
+    return String(lease!.generation);
+  }
+
   @Get('user')
   @Leased('user:{user.id}')
   async user(@CurrentLease() lease?: Lease): Promise<string> {
@@ -176,6 +183,11 @@ describe('keys from the request', () => {
     expect(status).toBeLessThan(300);
     expect(headers['fencing-generation']).toMatch(/^[1-9]\d{15}$/);
     expect((await app.fencing.inspect(key)).lease).toBeUndefined();
+  });
+
+  it('the header Fencing-Generation is of the lease of the handler, also where that calls other leased methods', async () => {
+    const { text, headers } = await request(server(app)).get('/keys/nested');
+    expect(headers['fencing-generation']).toBe(text);
   });
 
   it.each<[string, (agent: ReturnType<typeof request>) => request.Test]>([

@@ -29,10 +29,13 @@ function requestOf(context: ExecutionContext): RequestFrame {
   switch (context.getType<string>()) {
     case 'http': {
       const http = context.switchToHttp();
-      return {
-        ...partsOf(http.getRequest()),
-        granted: (lease) => answerGeneration(http.getResponse(), lease),
+      // The handler's own comes first; those of the methods that it calls are of other keys.
+      let isTold = false;
+      const granted = (lease: Lease): void => {
+        if (!isTold) answerGeneration(http.getResponse(), lease);
+        isTold = true;
       };
+      return { ...partsOf(http.getRequest()), granted };
     }
     case 'graphql': {
       const [, args, graph] = context.getArgs<[unknown, unknown, { req?: RequestFrame } | undefined]>();
