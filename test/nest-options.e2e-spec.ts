@@ -524,6 +524,40 @@ describe('what is right is taken', () => {
     await app.close(); // an open socket would fail the file
   });
 
+  it('redisLeases({ url }) in a module that is started again, as tests do, opens its connection again', async () => {
+    const leases = redisLeases({ url: process.env.REDIS_URL! });
+    for (const time of [1, 2, 3]) {
+      const app = await startFencedApp({ fence: false, leases });
+      const held = await app.fencing.acquire('again');
+      const waiting = app.fencing.run('again', {}, () => time);
+      held.release();
+      expect(await waiting).toBe(time);
+      await app.close();
+    }
+  });
+
+  it('a signal that is not of Node, such as that of jsdom, is taken', async () => {
+    class Foreign extends EventTarget {
+      static override [Symbol.hasInstance](): boolean {
+        return true;
+      }
+    }
+    const signal = {
+      aborted: false,
+      addEventListener: () => undefined,
+      removeEventListener: () => undefined,
+    } as never;
+    const app = await startFencedApp({ fence: false, leases: memoryLeases() });
+    const own = globalThis.EventTarget;
+    globalThis.EventTarget = Foreign;
+    try {
+      expect(await app.fencing.run('foreign signal', { signal }, () => 'ran')).toBe('ran');
+    } finally {
+      globalThis.EventTarget = own;
+    }
+    await app.close();
+  });
+
   it('a connection of its own that cannot be made says why, at boot and in each call', async () => {
     const warn = jest.spyOn(Logger.prototype, 'warn').mockImplementation(() => undefined);
     const leases = redisLeases({ url: 'redis://127.0.0.1:1' });

@@ -288,7 +288,7 @@ export class FencingService {
       fingerprint: fingerprintOf(where, [operation.payload]),
     };
     const { writes } = this.runtime.running ?? (await this.runtime.start());
-    return writes.write(where, { ...writeOptions, operation: request }, async (manager) =>
+    return writes.write(where, { ...writeOptions, operation: request }, (manager) =>
       body(manager as Manager),
     );
   }

@@ -1,5 +1,8 @@
+import type { Redis } from 'ioredis';
+import { systemClock } from '../core/clock.js';
 import { FencingConfigError } from '../core/errors.js';
 import { failureCode } from '../core/failure-code.js';
+import { within } from '../core/timing.js';
 import type { RedisClient } from './redis-client.js';
 
 /** A connection of the package's own, opened when it is first used; `who` is named in messages. */
@@ -22,6 +25,20 @@ export function silenceOf(client: { readonly status: string }): string | undefin
   if (client.status === 'ready') return undefined;
   const error = lastErrors.get(client);
   return `its connection is ${client.status}${error ? `: ${failureCode(error)}` : ''}`;
+}
+
+/** Ends a connection of the package's own. Only one that has ended can be opened again. */
+export async function disconnected(client: object, withinMs: number): Promise<void> {
+  const own = client as Redis;
+  const ended = new Promise<void>((resolve) => own.once('end', resolve));
+  own.disconnect();
+  if (own.status === 'end') return;
+  await within(systemClock, withinMs, ended, () => new Error('no end')).catch(() => undefined);
+}
+
+/** Opens it again. */
+export function reopen(client: object): void {
+  void (client as Redis).connect().catch(() => undefined);
 }
 
 export function isRedisUrl(url: unknown): url is string {

@@ -17,7 +17,7 @@ import {
 import { within } from '../core/timing.js';
 import type { RedisBackend } from './redis-backend.js';
 import { isCluster, type RedisClient, type RedisClusterClient } from './redis-client.js';
-import { silenceOf } from './redis-connection.js';
+import { disconnected, reopen, silenceOf } from './redis-connection.js';
 import { RedisCluster } from './cluster/redis-cluster.js';
 import { RedisFailures } from './redis-failures.js';
 import { ReplicaAcks, type ReplicasOptions } from './replica-acks.js';
@@ -48,6 +48,7 @@ export class RedisLeaseStore extends LeaseStore {
   /** Who may be in line for which key, as far as the answers told: `<waiter> <key>`. */
   private readonly inLine = new Set<string>();
   private readonly failures: RedisFailures;
+  private isClosed = false;
 
   constructor(
     private readonly client: RedisClient | RedisClusterClient,
@@ -78,6 +79,9 @@ export class RedisLeaseStore extends LeaseStore {
   }
 
   async check(): Promise<StoreFinding[]> {
+    // The module that it was written into is started anew, as tests do. Whether that worked, each request says.
+    if (this.isClosed) reopen(this.client);
+    this.isClosed = false;
     return [...(await this.ask(() => this.backend.check())), ...((await this.acks?.check()) ?? [])];
   }
 
@@ -229,11 +233,12 @@ export class RedisLeaseStore extends LeaseStore {
   async close(): Promise<void> {
     this.wakeUps.close();
     if (!this.options.ownsClient) return;
+    this.isClosed = true;
     if (this.client.status === 'ready') {
       const silent = () => new Error('no answer to QUIT');
       await within(systemClock, QUIT_MS, this.client.quit(), silent).catch(() => undefined);
     }
-    this.client.disconnect();
+    await disconnected(this.client, QUIT_MS);
   }
 
   private bucket(key: string): Bucket {
