@@ -254,6 +254,22 @@ describe('a stopping keeper', () => {
     expect(await store.inspect(KEY)).toBeUndefined();
   });
 
+  it('accepts no grant of another service whose activation was on its way when it began to stop', async () => {
+    const fence = new MemoryFence();
+    const { keeper, clock } = keeperBench({ fence });
+    const answer = new Gate();
+    fence.before = () => answer.wait();
+    const grant = { key: KEY, owner: 'theirs', generation: 7 };
+    const accepted = observe(keeper.accept(grant, leaseOptions()));
+    await clock.advance(0);
+    const stopped = observe(keeper.stop(0));
+    await clock.advance(0);
+    expect(stopped.state).toBe('resolved');
+    answer.open();
+    await clock.advance(0);
+    expect(accepted.error).toMatchObject({ code: 'STORE_UNAVAILABLE', retryable: false });
+  });
+
   it('ends the wait of those who stand in line', async () => {
     const { keeper, store, clock } = keeperBench();
     store.steal(KEY);

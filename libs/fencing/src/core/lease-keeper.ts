@@ -188,6 +188,8 @@ export class LeaseKeeper implements TakerHost {
     const lease = new HeldLease(key, owner, generation, this.clock.now(), options, this);
     const answer = await this.activation.ask(lease, options.waitMs);
     if (!answer.activated) throw new StaleGenerationError(key, generation, answer.generation);
+    // The application may have stopped meanwhile, and waits for nobody any more.
+    this.acquirer.assertMayTake({ key, draining: false });
     lease.assertHeld();
     lease.started = true;
     this.accepted.add(lease);
