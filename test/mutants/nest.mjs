@@ -126,6 +126,14 @@ export default [
     title: 'params.id',
   },
   {
+    invariant: 'the header Fencing-Generation is of the lease of the handler',
+    file: `${nest}fencing.interceptor.ts`,
+    from: `if (!isTold) answerGeneration(`,
+    to: `answerGeneration(`,
+    test: 'nest-http',
+    title: 'is of the lease of the handler',
+  },
+  {
     invariant: '@CurrentLease() and current() mean the lease of the first key',
     file: keeper,
     from: `...new Set([...leases].reverse())`,
@@ -200,6 +208,14 @@ export default [
     title: 'node: that nobody ever reads',
   },
   {
+    invariant: 'a stream with two readers keeps its lease to the end of the later one',
+    file: `${nest}afterlife.ts`,
+    from: `if (this.readers.size > 0) return;`,
+    to: ``,
+    test: 'nest-streams',
+    title: 'two who read at once',
+  },
+  {
     invariant: 'a stream that ended well emits no error',
     file: `${nest}streamed-result.ts`,
     from: `stops.forEach((stop) => stop());`,
@@ -224,6 +240,22 @@ export default [
     to: `code === 'LEASE_RELEASED'`,
     test: 'nest-late-work',
     title: 'reported also where its lease was lost',
+  },
+  {
+    invariant: 'redisLeases({ url }) of a module that is started again opens its connection again',
+    file: 'libs/fencing/src/redis/redis-lease-store.ts',
+    from: `if (this.isClosed) reopen(this.client);`,
+    to: ``,
+    test: 'nest-options',
+    title: 'started again',
+  },
+  {
+    invariant: 'an application that has stopped accepts no grant of another service',
+    file: keeper,
+    from: `this.acquirer.assertMayTake({ key, draining: false }); lease.assertHeld();`,
+    to: `lease.assertHeld();`,
+    test: 'lease-keeper.spec',
+    title: 'accepts no grant',
   },
   {
     invariant: 'a logger that throws ends nobody’s work',
