@@ -1,10 +1,3 @@
-// npm run bench [-- --quick] [--only id,id] [--json FILE] [--check] [--docs]
-//
-//   --quick  fewer and shorter rounds: some minutes in all
-//   --only   rows, or whole scenarios, by name; what belongs to the same scenario is measured along with them
-//   --json   writes [{ id, ours, reference, referenceName, ratio, target, ok, spread }]
-//   --check  ends with a line for each target that was missed, and code 1
-//   --docs   puts the table into docs/performance.md
 import { fork, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readdirSync, statSync, writeFileSync } from 'node:fs';
@@ -20,8 +13,17 @@ import { scenarios } from './scenarios/index.mjs';
 const bench = path.dirname(fileURLToPath(import.meta.url));
 const root = path.dirname(bench);
 
+const usage = `npm run bench -- [--quick] [--only id,id] [--json FILE] [--check] [--docs]
+
+  --quick  fewer and shorter rounds: some minutes in all
+  --only   rows, or whole scenarios, by name; what belongs to the same scenario is measured along with them
+  --json   writes [{ id, ours, reference, referenceName, ratio, target, ok, spread }]
+  --check  ends with a line for each target that was missed, and code 1
+  --docs   puts the table into docs/performance.md`;
+
 const { values: flags } = parseArgs({
   options: {
+    help: { type: 'boolean', short: 'h', default: false },
     quick: { type: 'boolean', default: false },
     only: { type: 'string' },
     json: { type: 'string' },
@@ -29,6 +31,12 @@ const { values: flags } = parseArgs({
     docs: { type: 'boolean', default: false },
   },
 });
+
+if (flags.help) {
+  console.log(usage);
+  for (const [name, ids] of Object.entries(scenarios)) console.log(`\n${name}: ${ids.join(', ')}`);
+  process.exit(0);
+}
 
 const wanted = flags.only?.split(',') ?? Object.keys(scenarios);
 const known = Object.entries(scenarios).flatMap(([name, ids]) => [name, ...ids]);
