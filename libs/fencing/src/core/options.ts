@@ -34,7 +34,7 @@ export interface LeaseOptions {
   /**
    * When the database learns of the grant. `'start'`: before the method runs (invariants I1 to I3). `'write'`: at its first
    * fenced write; cheaper for methods that often write nothing, but until then the previous owner may still commit, so what
-   * the method read before may be old (I1 only).
+   * the method read before may be old (I1 and I2, not I3).
    * @default 'start'
    */
   activate?: 'start' | 'write';

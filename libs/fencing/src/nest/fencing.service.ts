@@ -45,7 +45,7 @@ export interface KeyReport {
 export interface RevokeOptions {
   /**
    * Who does it. At most 1000 characters, as is `reason`.
-   * @default nobody is named
+   * @default the role of the database session
    */
   readonly by?: string;
   /** Why, for those who read the audit. @default none is given */
@@ -191,7 +191,7 @@ export class FencingService {
    * is waited for, up to two seconds); its method is aborted (`lease.signal`, `LeaseLostError`) at its next renewal, at a third of the
    * ttl at the latest; the key is free. Who and why are kept in the table `fencing_audit`, in the transaction that raises the fence. It is no
    * ban: whoever waits for the key gets it next.
-   * @param options `by`: who does it (default: the database role); `reason`: why; texts of up to 1000 characters
+   * @param options `by`: who does it (default: the role of the database session); `reason`: why; texts of up to 1000 characters
    * @returns which generation was superseded; `undefined` without a fence
    * @throws LeaseKeyError, FencingConfigError where an option is wrong, or is given without a fence to keep it; StoreUnavailableError
    * where a write of the holder did not end (it names the backend), or one of the two does not answer: call it again. Where that is
