@@ -16,12 +16,14 @@ import {
   type LeasedOptions,
   LeaseKeyError,
   memoryLeases,
+  StoreUnavailableError,
 } from 'nestjs-fencing';
 import { quorumLeases, redisLeases } from 'nestjs-fencing/redis';
 import { type Observable, of } from 'rxjs';
 import { typeOrmFence } from 'nestjs-fencing/typeorm';
 import { type FencedApp, startFencedApp } from './support/fenced-app.js';
 import { eventually } from './support/gate.js';
+import { RedisServer } from './support/redis-server.js';
 
 /** Applies a decorator as the compiler does, to a method of a class called Reports. */
 function decorate(
@@ -525,15 +527,38 @@ describe('what is right is taken', () => {
   });
 
   it('redisLeases({ url }) in a module that is started again, as tests do, opens its connection again', async () => {
-    const leases = redisLeases({ url: process.env.REDIS_URL! });
-    for (const time of [1, 2, 3]) {
-      const app = await startFencedApp({ fence: false, leases });
-      const held = await app.fencing.acquire('again');
-      const waiting = app.fencing.run('again', {}, () => time);
+    const server = await RedisServer.start();
+    const leases = redisLeases({ url: server.url });
+    const start = () => startFencedApp({ fence: false, leases });
+    const use = async ({ fencing }: FencedApp): Promise<void> => {
+      const held = await fencing.acquire('again');
+      const waiting = fencing.run('again', {}, () => 'ran');
       held.release();
-      expect(await waiting).toBe(time);
-      await app.close();
-    }
+      expect(await waiting).toBe('ran');
+    };
+    let app = await start();
+    await use(app);
+    await app.close();
+
+    app = await start();
+    await use(app);
+    // It is closed while it tries to connect; the next one then minds a lost connection as ever.
+    const log = [Logger.prototype, Logger].map((of) =>
+      jest.spyOn(of as Logger, 'error').mockImplementation(() => undefined),
+    );
+    await server.kill();
+    await expect(app.fencing.run('down', { waitMs: 0 }, () => undefined)).rejects.toThrow(
+      StoreUnavailableError,
+    );
+    await app.close();
+    await server.restart();
+    app = await start();
+    await use(app);
+    await server.command('CLIENT', 'KILL', 'TYPE', 'normal', 'SKIPME', 'yes');
+    await use(app);
+    await app.close();
+    log.forEach((spy) => spy.mockRestore());
+    await server.stop();
   });
 
   it('a signal that is not of Node, such as that of jsdom, is taken', async () => {

@@ -250,6 +250,14 @@ export default [
     title: 'started again',
   },
   {
+    invariant: 'one that was closed while Redis was down minds a lost connection as ever once it is opened again',
+    file: 'libs/fencing/src/redis/redis-connection.ts',
+    from: `Object.assign(client, { manuallyClosing: false });`,
+    to: ``,
+    test: 'nest-options',
+    title: 'started again',
+  },
+  {
     invariant: 'an application that has stopped accepts no grant of another service',
     file: keeper,
     from: `this.acquirer.assertMayTake({ key, draining: false }); lease.assertHeld();`,

@@ -122,7 +122,10 @@ export class FencingService {
     return containLateRefusal(this.writeNow(options, body), 'FencingService.write');
   }
 
-  /** Takes a lease that the caller ends, by `await using` or `release()`. It is renewed until then. */
+  /**
+   * Takes a lease that the caller ends, by `await using` or `release()`. It is renewed until then. It joins none: a key that this call
+   * holds already is busy.
+   */
   async acquire<Ttl extends number = number, Wait extends number = number, Hold extends number = number>(
     key: string,
     options: LeaseCallOptions & LeaseTimes<Ttl, Wait, Hold> = {},

@@ -30,14 +30,17 @@ export function silenceOf(client: { readonly status: string }): string | undefin
 /** Ends a connection of the package's own. Only one that has ended can be opened again. */
 export async function disconnected(client: object, withinMs: number): Promise<void> {
   const own = client as Redis;
+  // Without a socket nothing tells of its end.
+  const hasSocket = own.status !== 'end' && own.status !== 'reconnecting';
   const ended = new Promise<void>((resolve) => own.once('end', resolve));
   own.disconnect();
-  if (own.status === 'end') return;
-  await within(systemClock, withinMs, ended, () => new Error('no end')).catch(() => undefined);
+  if (hasSocket) await within(systemClock, withinMs, ended, () => new Error('no end')).catch(() => undefined);
 }
 
 /** Opens it again. */
 export function reopen(client: object): void {
+  // Closed without a socket, ioredis would take the first loss of the new one for that end, and not connect again.
+  Object.assign(client, { manuallyClosing: false });
   void (client as Redis).connect().catch(() => undefined);
 }
 
