@@ -250,7 +250,8 @@ export default [
     title: 'started again',
   },
   {
-    invariant: 'one that was closed while Redis was down minds a lost connection as ever once it is opened again',
+    invariant:
+      'one that was closed while Redis was down minds a lost connection as ever once it is opened again',
     file: 'libs/fencing/src/redis/redis-connection.ts',
     from: `Object.assign(client, { manuallyClosing: false });`,
     to: ``,
