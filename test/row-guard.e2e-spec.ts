@@ -15,12 +15,15 @@ import {
 import { MemoryLeaseStore } from 'nestjs-fencing/testing';
 import { FencedRepositoriesModule, FencedRepository, GenerationColumn } from 'nestjs-fencing/typeorm';
 import {
+  ChildEntity,
   Column,
   DeleteDateColumn,
   Entity,
   In,
+  ManyToOne,
   PrimaryColumn,
   PrimaryGeneratedColumn,
+  TableInheritance,
   UpdateDateColumn,
   VersionColumn,
 } from 'typeorm';
@@ -56,6 +59,27 @@ class Ticket {
   @GenerationColumn() generation!: number;
 }
 
+/** Two classes in one table. */
+@Entity('guarded_animal')
+@TableInheritance({ column: { name: 'kind', type: 'text' } })
+class Animal {
+  @PrimaryColumn('text') id!: string;
+  @GenerationColumn() generation!: number;
+}
+
+@ChildEntity()
+class Cat extends Animal {
+  @Column('int') lives!: number;
+}
+
+@Entity('guarded_kennel')
+class Kennel {
+  @PrimaryColumn('text') id!: string;
+  @Column({ type: 'text', insert: false, default: 'new' }) state!: string;
+  @ManyToOne(() => Account, { nullable: true, cascade: true }) payer?: Account | null;
+  @GenerationColumn() generation!: number;
+}
+
 @Entity('unguarded_note')
 class Note {
   @PrimaryColumn('text') id!: string;
@@ -67,6 +91,8 @@ class Bank {
     @InjectFencedRepository(Account) readonly accounts: FencedRepository<Account>,
     @InjectFencedRepository(Seat) readonly seats: FencedRepository<Seat>,
     @InjectFencedRepository(Ticket) readonly tickets: FencedRepository<Ticket>,
+    @InjectFencedRepository(Animal) readonly animals: FencedRepository<Animal>,
+    @InjectFencedRepository(Kennel) readonly kennels: FencedRepository<Kennel>,
   ) {}
 
   @Leased('account:{0}', { ttlMs: 60_000 })
@@ -88,8 +114,8 @@ describe('the row guard', () => {
 
   beforeAll(async () => {
     app = await startFencedApp({
-      entities: [Account, Seat, Ticket, Note],
-      imports: [FencedRepositoriesModule.forFeature([Account, Seat, Ticket])],
+      entities: [Account, Seat, Ticket, Note, Animal, Cat, Kennel],
+      imports: [FencedRepositoriesModule.forFeature([Account, Seat, Ticket, Animal, Kennel])],
       providers: [Bank],
       // No fence: nothing but the rows themselves refuses here.
       fence: false,
@@ -98,7 +124,9 @@ describe('the row guard', () => {
   });
   afterAll(() => app.close());
   beforeEach(async () => {
-    await app.dataSource.query('TRUNCATE guarded_account, guarded_seat, guarded_ticket');
+    await app.dataSource.query(
+      'TRUNCATE guarded_account, guarded_seat, guarded_ticket, guarded_animal, guarded_kennel',
+    );
     await app.dataSource.query(
       `INSERT INTO guarded_account (account_id, balance_cents, version) VALUES ('a', 10, 1)`,
     );
@@ -292,6 +320,40 @@ describe('the row guard', () => {
       .catch((error: unknown) => expect(error).toBeInstanceOf(LeaseLostError));
   });
 
+  it('a save goes by the class of the entity, where several share a table', async () => {
+    await bank.with('tom', async (lease) => {
+      await bank.animals.save(Object.assign(new Cat(), { id: 'tom', lives: 9 }));
+      const cat = await app.dataSource.getRepository(Animal).findOneByOrFail({ id: 'tom' });
+      expect(cat).toBeInstanceOf(Cat);
+      await bank.animals.save(Object.assign(cat, { lives: 8 }));
+      expect(await app.dataSource.getRepository(Cat).find()).toEqual([
+        Object.assign(new Cat(), { id: 'tom', lives: 8, generation: lease.generation }),
+      ]);
+    });
+  });
+
+  it('a save sets no relation that the entity did not have: the next cascade would make a row of it', async () => {
+    await bank.with('k', async () => {
+      const kennel = await bank.kennels.save(Object.assign(new Kennel(), { id: 'k' }));
+      expect(kennel).toMatchObject({ state: 'new' });
+      expect(kennel.payer).toBeUndefined();
+      kennel.payer = Object.assign(new Account(), { id: 'a' });
+      await bank.kennels.save(kennel);
+      await bank.kennels.save(Object.assign(new Kennel(), { id: 'k' }));
+    });
+    const stored = await app.dataSource.getRepository(Kennel).find({ relations: { payer: true } });
+    expect(stored).toMatchObject([{ payer: { id: 'a' } }]);
+  });
+
+  it('an upsert keeps what it may not insert: the database would take the default for it', async () => {
+    await bank.with('k', async () => {
+      await bank.kennels.upsert({ id: 'k' });
+      await bank.kennels.update('k', { state: 'used' });
+      await bank.kennels.upsert({ id: 'k', state: 'clean' });
+    });
+    expect(await app.dataSource.getRepository(Kennel).find()).toMatchObject([{ state: 'used' }]);
+  });
+
   it('works on rows with a key of several columns', async () => {
     await bank.with('seat', async () => {
       await bank.seats.upsert({ row: 1, letter: 'A', guest: 'ann' });
@@ -398,6 +460,8 @@ describe('the row guard', () => {
       'one value for a composite key': () => bank.seats.delete(1),
       'a condition that is undefined': () =>
         bank.accounts.update({ id: 'a', balance: undefined }, { balance: 1 }),
+      'a condition that is null': () =>
+        bank.accounts.update({ id: 'a', tags: null } as never, { balance: 1 }),
       'a change of the key': () => bank.accounts.update('a', { id: 'b' }),
       'a list of entities': () => bank.accounts.save([new Account()] as never),
       'an unknown conflict target': () => bank.tickets.upsert({ code: 'c' }, ['nothing' as never]),

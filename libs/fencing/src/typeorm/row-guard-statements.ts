@@ -1,6 +1,7 @@
 import type { EntityManager, EntityMetadata, InsertQueryBuilder, ObjectLiteral } from 'typeorm';
 import { FencingConfigError } from '../core/errors.js';
 import { dataSourceOf } from './driver.js';
+import { generationColumnOf } from './generation-column.js';
 
 type ColumnMetadata = EntityMetadata['columns'][number];
 type Insert = InsertQueryBuilder<ObjectLiteral>;
@@ -15,6 +16,13 @@ export class GuardedRows {
 
   get name(): string {
     return this.metadata.name;
+  }
+
+  /** Those of the class of an entity, where several share the table. */
+  of(entity: ObjectLiteral): GuardedRows {
+    const metadata = this.metadata.findInheritanceMetadata(entity);
+    if (metadata === this.metadata) return this;
+    return new GuardedRows(this.manager, metadata, generationColumnOf(metadata)!);
   }
 
   /** @returns whether a row was changed */
@@ -54,7 +62,7 @@ export class GuardedRows {
   ): Promise<ObjectLiteral | undefined> {
     const target = this.conflictColumns(conflict);
     const overwritten = this.writable(values).filter(
-      (column) => column.isUpdate && !column.isPrimary && !target.includes(column),
+      (column) => column.isInsert && column.isUpdate && !column.isPrimary && !target.includes(column),
     );
     const row = this.stamped(values, generation);
     const builder = this.manager.createQueryBuilder().insert().into(this.metadata.target).values(row);
@@ -101,8 +109,9 @@ export class GuardedRows {
     const { driver } = dataSourceOf(this.metadata)!;
     for (const column of this.metadata.columns) {
       const value: unknown = row[column.databaseName];
-      if (value === undefined || (!this.isOurs(column) && column.getEntityValue(entity) !== undefined))
-        continue;
+      // Virtual: of a relation, or the discriminator; the entity has no property of its own for it.
+      if (value === undefined || column.isVirtual) continue;
+      if (!this.isOurs(column) && column.getEntityValue(entity) !== undefined) continue;
       column.setEntityValue(entity, driver.prepareHydratedValue(value, column));
     }
   }
@@ -141,8 +150,8 @@ export class GuardedRows {
         throw this.wrong(method, `needs the primary key (${column.propertyPath}) of one row`);
     }
     for (const [name, value] of Object.entries(criteria)) {
-      // TypeORM may leave such a condition out.
-      if (value === undefined) throw this.wrong(method, `has the condition ${name}, which is undefined`);
+      // TypeORM may leave such a condition out, or never find it true.
+      if (!isGiven(value)) throw this.wrong(method, `has the condition ${name}, which is ${String(value)}`);
     }
     return criteria;
   }

@@ -96,7 +96,7 @@ export class FencedRepository<Entity extends ObjectLiteral> {
     conflict?: readonly (string & keyof Entity)[],
   ): Promise<void> {
     return this.write('upsert', async (lease) => {
-      await this.insertOrUpdate(lease, values, conflict);
+      await this.insertOrUpdate(this.rows, lease, values, conflict);
       this.accepted(lease);
     });
   }
@@ -109,11 +109,10 @@ export class FencedRepository<Entity extends ObjectLiteral> {
   save(entity: Entity): Promise<Entity> {
     return this.write('save', async (lease) => {
       this.rows.assertOne('save', entity);
-      const updated = this.rows.hasId(entity)
-        ? await this.rows.updateEntity(entity, lease.generation)
-        : undefined;
-      const row = updated ?? (await this.insertOrUpdate(lease, this.rows.valuesOf(entity)));
-      this.rows.fill(entity, row);
+      const rows = this.rows.of(entity);
+      const updated = rows.hasId(entity) ? await rows.updateEntity(entity, lease.generation) : undefined;
+      const row = updated ?? (await this.insertOrUpdate(rows, lease, rows.valuesOf(entity)));
+      rows.fill(entity, row);
       this.accepted(lease);
       return entity;
     });
@@ -154,14 +153,15 @@ export class FencedRepository<Entity extends ObjectLiteral> {
   }
 
   private async insertOrUpdate(
+    rows: GuardedRows,
     lease: HeldLease,
     values: ObjectLiteral,
     conflict?: readonly string[],
   ): Promise<ObjectLiteral> {
     for (let tries = 0; tries < MOST_TRIES; tries++) {
-      const row = await this.rows.upsert(values, lease.generation, conflict);
+      const row = await rows.upsert(values, lease.generation, conflict);
       if (row) return row;
-      const current = await this.rows.generationInConflict(values, conflict);
+      const current = await rows.generationInConflict(values, conflict);
       if (current !== undefined && current > lease.generation) await this.refuse(lease, current);
     }
     throw this.restless(lease);
