@@ -245,6 +245,33 @@ describe('every path to the database inside a fenced write', () => {
     expect((given as { odd: unknown }).odd === odd).toBe(true);
   });
 
+  it.each<[string, object]>([
+    [
+      'lets nobody look at it',
+      new Proxy(
+        {},
+        {
+          get: (_, name) => {
+            throw new Error(`no property ${String(name)}`);
+          },
+        },
+      ),
+    ],
+    ['has a number as its name', { name: 5 }],
+  ])('an error that %s is given as it is, and the rest is undone', async (_, odd) => {
+    let given: unknown;
+    await notes.run(() =>
+      notes
+        .write(async ({ repository }) => {
+          await repository.save(note('before'));
+          throw odd as Error;
+        })
+        .catch((error: unknown) => (given = { error })),
+    );
+    expect((given as { error: unknown }).error === odd).toBe(true);
+    expect(await count()).toBe(0);
+  });
+
   it('a statement that is sent after the fenced write has ended is refused', async () => {
     let late!: () => Promise<unknown>;
     await notes.run(() =>

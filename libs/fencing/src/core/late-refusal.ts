@@ -1,6 +1,7 @@
 import { systemClock } from './clock.js';
 import { currentFrame } from './context.js';
 import type { FencingError } from './errors.js';
+import type { HeldLease } from './lease.js';
 import { LineBudget } from './line-budget.js';
 import { type FencingLogger, silentLogger } from './logger.js';
 
@@ -26,10 +27,7 @@ const budget = new LineBudget(
 export function containLateRefusal<T>(outcome: Promise<T>, what: string): Promise<T> {
   // `then` alone: every call pays for it, and a promise made by hand would be three.
   const given = outcome.then(undefined, (error: Error): never => {
-    const { code, key } = (error ?? {}) as Partial<FencingError>;
-    const lease = currentFrame().leases.find(
-      (one) => one.isOver && one.key === key && one.ended()?.code === code,
-    );
+    const lease = leaseThatRefused(error);
     if (lease)
       given.catch(() => {
         logger = lease.host.logger;
@@ -38,4 +36,14 @@ export function containLateRefusal<T>(outcome: Promise<T>, what: string): Promis
     throw error;
   });
   return given;
+}
+
+/** The lease that has ended, and refused its call with `error`. */
+function leaseThatRefused(error: unknown): HeldLease | undefined {
+  try {
+    const { code, key } = (error ?? {}) as Partial<FencingError>;
+    return currentFrame().leases.find((one) => one.isOver && one.key === key && one.ended()?.code === code);
+  } catch {
+    return undefined; // What cannot be looked at, such as a proxy that throws, is no refusal.
+  }
 }

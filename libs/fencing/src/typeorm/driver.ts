@@ -29,10 +29,14 @@ export function dataSourceOf(part: QueryRunner | EntityMetadata): DataSource | u
 
 /** The SQLSTATE of an error of PostgreSQL, also inside TypeORM's QueryFailedError. */
 export function sqlStateOf(error: unknown): string | undefined {
-  const { code, driverError } = (error ?? {}) as { code?: unknown; driverError?: { code?: unknown } };
-  const state = driverError?.code ?? code;
-  // With a digit: EPIPE is no SQLSTATE.
-  return typeof state === 'string' && /^(?=.*\d)[0-9A-Z]{5}$/.test(state) ? state : undefined;
+  try {
+    const { code, driverError } = (error ?? {}) as { code?: unknown; driverError?: { code?: unknown } };
+    const state = driverError?.code ?? code;
+    // With a digit: EPIPE is no SQLSTATE.
+    return typeof state === 'string' && /^(?=.*\d)[0-9A-Z]{5}$/.test(state) ? state : undefined;
+  } catch {
+    return undefined; // What cannot be looked at, such as a proxy that throws.
+  }
 }
 
 /** The error of the driver itself: without the statement and its parameters, which may carry what callers passed in. */

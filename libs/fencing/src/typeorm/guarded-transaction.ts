@@ -199,8 +199,16 @@ export class GuardedTransaction implements StatementGate {
     if (this.isOver) throw this.statements.tooLate();
   }
 
-  /** What the caller gets for `error`. */
+  /** What the caller gets for `error`; one that cannot be looked at is not ours. */
   explain(error: unknown): unknown {
+    try {
+      return this.explained(error);
+    } catch {
+      return error;
+    }
+  }
+
+  private explained(error: unknown): unknown {
     if (error instanceof FencingError) return error;
     if (sqlStateOf(error) === STALE_SQLSTATE) return staleError(this.authority.grants, error);
     const refused = protectedError(this.key, error);
