@@ -324,6 +324,14 @@ export default [
     ...boundaries('side by side'),
   },
   {
+    invariant: 'nothing is committed over a stream of rows that is open',
+    file: statements,
+    from: `!stream.readableEnded && !stream.destroyed`,
+    to: `false`,
+    test: 'guarded-transaction',
+    title: 'stream of rows',
+  },
+  {
     invariant: 'no setting of a fenced write is left for the next user of the connection (R8)',
     file: sql,
     from: `PERFORM set_config('idle_in_transaction_session_timeout', p_idle_ms::text, true),`,

@@ -1,4 +1,5 @@
 import { EventEmitter } from 'node:events';
+import { Readable } from 'node:stream';
 import { QueryFailedError } from 'typeorm';
 import { CommitUnknownError } from '../core/errors.js';
 import type { WriteAuthority } from '../core/fence.js';
@@ -41,7 +42,7 @@ class Session extends EventEmitter implements PgClient {
       manager: { transaction: async () => undefined },
       connect: async () => this,
       query: (text: string) => this.query(text),
-      stream: async () => undefined,
+      stream: async () => Readable.from(['a', 'b']),
       release: async () => undefined,
       releasePostgresConnection: async (error?: Error) => {
         this.thrownAway = error;
@@ -116,4 +117,33 @@ it('BEGIN and the guard are one message, and nothing is sent before their answer
     `START TRANSACTION ISOLATION LEVEL SERIALIZABLE; CALL fencing_guard('key', 1, 'owner', 1000, NULL)`,
     'COMMIT',
   ]);
+});
+
+describe('a stream of rows', () => {
+  const begin = async () => {
+    const session = new Session({});
+    const runner = session.runner();
+    const transaction = new GuardedTransaction(runner, authority, new FencingSql(), undefined);
+    await transaction.begin();
+    const stream = (await runner.stream('SELECT 1')) as Readable;
+    return { session, transaction, stream };
+  };
+
+  it('that nobody has read is destroyed, and not committed: COMMIT and the next owner would wait for it', async () => {
+    const { session, transaction, stream } = await begin();
+    await expect(transaction.commit()).rejects.toThrow(/A stream of rows that was not awaited/);
+    await transaction.rollback();
+    expect(stream.destroyed).toBe(true);
+    expect(session.sent.at(-1)).toBe('ROLLBACK');
+  });
+
+  it.each<[string, (stream: Readable) => unknown]>([
+    ['read', (stream) => stream.toArray()],
+    ['destroyed', (stream) => stream.destroy()],
+  ])('that was %s is no hindrance', async (_, end) => {
+    const { session, transaction, stream } = await begin();
+    await end(stream);
+    await transaction.commit();
+    expect(session.sent.at(-1)).toBe('COMMIT');
+  });
 });

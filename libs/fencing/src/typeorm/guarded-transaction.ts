@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream';
 import { type EntityManager, QueryFailedError } from 'typeorm';
 import { type Clock, systemClock } from '../core/clock.js';
 import {
@@ -244,6 +245,10 @@ export class GuardedTransaction implements StatementGate {
 
   statement(send: () => Promise<unknown>): Promise<unknown> {
     return this.statements.send(send);
+  }
+
+  opened(stream: Readable): void {
+    this.statements.streams.push(stream);
   }
 
   private sendBegin(): Promise<unknown> {

@@ -104,7 +104,8 @@ export class FencedRepository<Entity extends ObjectLiteral> {
   /**
    * Writes an entity: changes its row, or inserts it where there is none. Its generation becomes the lease's, whatever it was
    * when the entity was loaded; an entity without changes is written as well, so that its owner learns that it is late. Sets
-   * the generation, and what the database filled in, on the entity. Relations are not cascaded to.
+   * the generation, and what the database filled in, on the entity. Relations are not cascaded to, and listeners of the entity
+   * (`@BeforeUpdate()`) not called; subscribers are.
    */
   save(entity: Entity): Promise<Entity> {
     return this.write('save', async (lease) => {

@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream';
 import { FenceBypassError } from '../core/errors.js';
 import type { PgQueryRunner } from './driver.js';
 import { takeTurn } from './savepoints.js';
@@ -12,6 +13,8 @@ export interface StatementGate {
   /** @throws where nothing may be sent any more, or not this */
   assertMaySend(text: string): void;
   statement(send: () => Promise<unknown>): Promise<unknown>;
+  /** A stream of rows: what is sent after it waits until it was read, or destroyed. */
+  opened(stream: Readable): void;
 }
 
 /**
@@ -40,7 +43,9 @@ export function gateRunner(runner: PgQueryRunner, gate: StatementGate, isOwn: bo
 
   runner.stream = async (text, ...rest) => {
     gate.assertMaySend(text);
-    return stream(text, ...rest);
+    const opened = await stream(text, ...rest);
+    gate.opened(opened);
+    return opened;
   };
   // What the method has as its manager, and what transactions inside it have.
   manager.transaction = (...args: unknown[]) => takeTurn(runner, () => transaction(...args)) as never;

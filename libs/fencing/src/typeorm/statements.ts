@@ -1,3 +1,4 @@
+import type { Readable } from 'node:stream';
 import { FenceBypassError, WriteRolledBackError } from '../core/errors.js';
 import type { WriteAuthority } from '../core/fence.js';
 import { driverErrorOf, isConnectionLoss, type PgClient, sqlStateOf } from './driver.js';
@@ -11,6 +12,8 @@ export class Statements {
   endReason: Error | undefined;
   /** The first statement that failed: the cause of a later rollback. */
   failure: unknown;
+  /** Of rows: the connection sends nothing else until they were read, or destroyed. */
+  readonly streams: Readable[] = [];
   /** Set once the guard has passed. */
   private client: PgClient | undefined;
   /** Set when COMMIT or ROLLBACK goes out: what came after it would run outside the transaction. */
@@ -57,6 +60,9 @@ export class Statements {
    * @throws why it may not
    */
   async sealForCommit(connectionError: () => Error | undefined): Promise<void> {
+    // COMMIT would wait behind it, and the next owner for that.
+    if (this.streams.some((stream) => !stream.readableEnded && !stream.destroyed))
+      throw notAwaited('A stream of rows');
     const pending = this.seal();
     if (pending) await pending;
     const reason = this.endReason ?? connectionError();
@@ -75,6 +81,7 @@ export class Statements {
   /** Nothing may be sent from now on. Answers what to wait for where what was sent before has no answer yet. */
   seal(): Promise<unknown> | undefined {
     this.isSealed = true;
+    this.streams.forEach((stream) => stream.destroy());
     if (this.running === 0) return this.touching;
     return new Promise<void>((resolve) => (this.onIdle = resolve)).then(() => this.touching);
   }
