@@ -332,6 +332,48 @@ describe('the result of a leased call that is a stream', () => {
     await free('odd');
   });
 
+  it.each(['json', 'text', 'arrayBuffer', 'blob'] as const)(
+    'a Response that its caller reads by %s() frees the key when it was read',
+    async (how) => {
+      const response = (await app.fencing.run('response', {}, async () => Response.json({ total: 1 })))!;
+      expect((await app.fencing.inspect('response')).lease).toBeDefined();
+      const copy = response.clone();
+      await Promise.all([response[how](), expect(copy.json()).resolves.toEqual({ total: 1 })]);
+      expect([response.status, response.bodyUsed]).toEqual([200, true]);
+      await expect(response.text()).rejects.toThrow('Body');
+      expect((await app.fencing.run('response', { waitMs: 1_000 }, () => 'free'))!).toBe('free');
+    },
+  );
+
+  it('a Response of node-fetch, whose body is a Node stream, frees the key when it was read', async () => {
+    class NodeFetchResponse {
+      readonly [Symbol.toStringTag] = 'Response';
+      readonly bodyUsed = false;
+      readonly body = Readable.from([Buffer.from('{}')]);
+      readonly json = async () => JSON.parse((await this.body.toArray()).join('')) as unknown;
+    }
+    const response = (await app.fencing.run('response', {}, async () => new NodeFetchResponse()))!;
+    expect((await app.fencing.inspect('response')).lease).toBeDefined();
+    expect(await response.json()).toEqual({});
+    expect(await app.fencing.run('response', { waitMs: 1_000 }, () => 'free')).toBe('free');
+  });
+
+  it('a generator that its reader ends by throw() frees the key', async () => {
+    async function* generate() {
+      try {
+        yield 1;
+      } catch {
+        yield 2;
+      }
+    }
+    const generator = (await app.fencing.run('thrown', {}, () => generate()))!;
+    await expect(generator.next()).resolves.toEqual({ done: false, value: 1 });
+    await expect(generator.throw(new Error('go on'))).resolves.toEqual({ done: false, value: 2 });
+    expect((await app.fencing.inspect('thrown')).lease).toBeDefined();
+    await expect(generator.throw(new Error('no'))).rejects.toThrow('no');
+    expect(await app.fencing.run('thrown', { waitMs: 1_000 }, () => 'free')).toBe('free');
+  });
+
   it('a frozen async iterable is read as any other', async () => {
     class Frozen {
       @Leased('frozen', { waitMs: 0 })

@@ -8,8 +8,8 @@ export function leasedIterable(source: AsyncIterable<unknown>, afterlife: Afterl
   if (typeof (source as Partial<AsyncIterator<unknown>>).next !== 'function')
     return overlay(source, { [Symbol.asyncIterator]: open });
   const iterator = open();
-  const { next, return: end } = iterator;
-  return overlay(source, { [Symbol.asyncIterator]: () => iterator, next, return: end });
+  const { next, return: end, throw: fail } = iterator;
+  return overlay(source, { [Symbol.asyncIterator]: () => iterator, next, return: end, throw: fail });
 }
 
 /** A web stream that is read under leases. */
@@ -42,11 +42,31 @@ export function leasedWebStream(
   );
 }
 
-/** A web response whose body is read under leases. */
+const BODY_READERS = ['json', 'text', 'arrayBuffer', 'blob', 'bytes', 'formData'] as const;
+
+/** Of which Node 20 has no `bytes`. */
+type BodyReaders = Record<(typeof BODY_READERS)[number], () => Promise<unknown>>;
+
+/** A web response whose body is read under leases, by whatever method. */
 export function leasedResponse(response: Response, afterlife: Afterlife): Response {
   const body = leasedWebStream(response.body as ReadableStream<unknown>, afterlife);
-  return overlay(response, { body });
+  return withBodyOf(response, new Response(body as globalThis.ReadableStream, { headers: response.headers }));
 }
+
+function withBodyOf(response: Response, read: Response): Response {
+  return overlay(response, {
+    get body() {
+      return read.body;
+    },
+    get bodyUsed() {
+      return read.bodyUsed;
+    },
+    clone: () => withBodyOf(response, read.clone()),
+    ...Object.fromEntries(BODY_READERS.map((name) => [name, () => (read as Response & BodyReaders)[name]()])),
+  });
+}
+
+type Step = (source: AsyncIterator<unknown>) => Promise<IteratorResult<unknown>>;
 
 /** Reads a source in the context of the method that returned it; the end of a lease ends it, also a read in progress. */
 class LeasedIterator implements AsyncIterator<unknown> {
@@ -59,20 +79,13 @@ class LeasedIterator implements AsyncIterator<unknown> {
     private readonly afterlife: Afterlife,
   ) {}
 
-  readonly next = async (): Promise<IteratorResult<unknown>> => {
-    if (!this.source) {
-      this.source = this.afterlife.run(this.open);
-      this.afterlife.begin(this.cut);
-    }
-    try {
-      const result = await this.read(this.source);
-      if (result.done) this.afterlife.finish(this.cut);
-      return result;
-    } catch (error) {
-      this.afterlife.finish(this.cut);
-      throw error;
-    }
-  };
+  readonly next = (...given: [] | [unknown]) => this.step((source) => source.next(...given));
+
+  readonly throw = (error: unknown) =>
+    this.step(async (source) => {
+      if (!source.throw) throw error;
+      return source.throw(error);
+    });
 
   readonly return = async (): Promise<IteratorResult<unknown>> => {
     try {
@@ -88,11 +101,26 @@ class LeasedIterator implements AsyncIterator<unknown> {
     return this;
   }
 
-  private read(source: AsyncIterator<unknown>): Promise<IteratorResult<unknown>> {
+  private async step(go: Step): Promise<IteratorResult<unknown>> {
+    if (!this.source) {
+      this.source = this.afterlife.run(this.open);
+      this.afterlife.begin(this.cut);
+    }
+    try {
+      const result = await this.read(this.source, go);
+      if (result.done) this.afterlife.finish(this.cut);
+      return result;
+    } catch (error) {
+      this.afterlife.finish(this.cut);
+      throw error;
+    }
+  }
+
+  private read(source: AsyncIterator<unknown>, go: Step): Promise<IteratorResult<unknown>> {
     return new Promise((resolve, reject) => {
       this.rejectRead = reject;
       if (this.cutBy) reject(this.cutBy);
-      else this.afterlife.run(() => source.next()).then(resolve, reject);
+      else this.afterlife.run(() => go(source)).then(resolve, reject);
     });
   }
 

@@ -33,7 +33,7 @@ function stream(
   leases: readonly HeldLease[],
 ): { result: unknown; afterlife: Afterlife } | undefined {
   if (typeof value !== 'object' || value === null) return undefined;
-  const node = isNodeStream(value) ? value : streamOfFile(value);
+  const node = isNodeStream(value) ? value : (streamOfFile(value) ?? streamOfResponse(value));
   if (node) {
     if (node.destroyed || node.readableEnded) return undefined;
     const afterlife = new Afterlife(leases, () => node.readableDidRead !== false);
@@ -108,4 +108,11 @@ function streamOfFile(value: object): NodeStream | undefined {
   if (typeof getStream !== 'function' || typeof getHeaders !== 'function') return undefined;
   const stream = getStream.call(value);
   return isNodeStream(stream) ? stream : undefined;
+}
+
+/** The body of a response of node-fetch. */
+function streamOfResponse(value: object): NodeStream | undefined {
+  if (Object.prototype.toString.call(value) !== '[object Response]') return undefined;
+  const { body } = value as { body?: unknown };
+  return isNodeStream(body) ? body : undefined;
 }
