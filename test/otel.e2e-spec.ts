@@ -369,6 +369,23 @@ describe('nestjs-fencing/otel', () => {
       expect(write!.links).toEqual([]);
     });
 
+    it('a span processor that throws fails no call: what was committed is told so', async () => {
+      const fail = () => {
+        throw new Error('of the processor');
+      };
+      for (const broken of [{ onStart: fail }, { onEnd: fail }]) {
+        const processor = { onStart: () => undefined, onEnd: () => undefined, ...broken };
+        const spanProcessors = [
+          { ...processor, forceFlush: async () => undefined, shutdown: async () => undefined },
+        ];
+        const tracerProvider = new NodeTracerProvider({ spanProcessors });
+        instrumentFencing({ meterProvider: false, tracerProvider });
+        const id = newId();
+        await expect(rows.under(id, () => rows.save(id))).resolves.toBeUndefined();
+        await expect(rows.under(id, () => Promise.reject(new Error('own')))).rejects.toThrow('own');
+      }
+    });
+
     it('a key that stays busy is no error', async () => {
       const id = newId();
       const other = await startFencedApp({ fence: false });

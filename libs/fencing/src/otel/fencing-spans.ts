@@ -1,4 +1,12 @@
-import { type Attributes, context, type Span, SpanStatusCode, trace, type Tracer } from '@opentelemetry/api';
+import {
+  type Attributes,
+  context,
+  INVALID_SPAN_CONTEXT,
+  type Span,
+  SpanStatusCode,
+  trace,
+  type Tracer,
+} from '@opentelemetry/api';
 import {
   CommitUnknownError,
   FencingError,
@@ -79,7 +87,7 @@ class OtelTracer implements FencingTracer {
   }
 
   private inSpan<T>(name: string, attributes: Attributes, work: (span: Span) => Promise<T>): Promise<T> {
-    const span = this.tracer.startSpan(name, { attributes });
+    const span = this.begin(name, attributes);
     return context.with(trace.setSpan(context.active(), span), async () => {
       try {
         return await work(span);
@@ -87,9 +95,21 @@ class OtelTracer implements FencingTracer {
         this.fail(span, error);
         throw error;
       } finally {
-        span.end();
+        try {
+          span.end();
+        } catch {
+          // What a span processor throws must not change what becomes of the call.
+        }
       }
     });
+  }
+
+  private begin(name: string, attributes: Attributes): Span {
+    try {
+      return this.tracer.startSpan(name, { attributes });
+    } catch {
+      return trace.wrapSpanContext(INVALID_SPAN_CONTEXT);
+    }
   }
 
   private fail(span: Span, error: unknown): void {
