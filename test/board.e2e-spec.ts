@@ -360,6 +360,19 @@ describe('the board', () => {
     lease.release();
   });
 
+  it('goes on without the events of others where they are none, or their source fails', async () => {
+    const ofOthers = new Subject<never>();
+    const app = await start({ board: { events: ofOthers } });
+    const at = new Date().toISOString();
+    for (const event of [undefined, {}, { name: 'lease.lost', at: 'no' }, { name: 'lease.acquired', at }])
+      ofOthers.next(event as never);
+    ofOthers.error(new Error('The bus is gone.'));
+    // RxJS throws what nobody takes in a timer.
+    await new Promise((resolve) => setTimeout(resolve));
+    await app.fencing.run('own', {}, () => undefined);
+    expect((await viewOf(app, { search: 'own' })).totals.granted).toBe(1);
+  });
+
   it('names the revocation that a refused write gave way to', async () => {
     const app = await start();
     const lease = await app.fencing.acquire('why');

@@ -16,6 +16,19 @@ describe('what the board remembers', () => {
   const release = (log: BoardLog, n: number, key = 'key', at = now) =>
     tell(log, 'lease.released', { ...grant(n, key), heldMs: 1, acceptedWrites: 0, uncertainMs: 0 }, at);
 
+  it('takes events that came as JSON, over a message bus', () => {
+    const log = new BoardLog();
+    const event = {
+      name: 'lease.acquired',
+      instance: 'default',
+      at: new Date(now),
+      ...grant(1),
+      ttlMs: 1_000,
+    };
+    log.hear(JSON.parse(JSON.stringify({ ...event, waitedMs: 0, activated: true })));
+    expect([...log.live.values()]).toMatchObject([{ generation: 1, from: now, validUntil: now + 1_000 }]);
+  });
+
   it('is bounded in keys, grants, signs, refusals and waiters, and forgets the oldest', () => {
     const log = new BoardLog();
     for (let n = 0; n < KEPT.keys + 10; n++) {

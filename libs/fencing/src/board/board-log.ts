@@ -92,9 +92,11 @@ export class BoardLog {
     this.version++;
   }
 
-  hear(event: FencingEvent): void {
+  hear(event: FencingEvent | undefined): void {
+    // What came over a message bus: JSON has no dates, and it may be anything.
+    const at = new Date(event?.at ?? NaN).getTime();
+    if (!event || Number.isNaN(at) || !isAboutKey(event)) return;
     this.version++;
-    const at = event.at.getTime();
     switch (event.name) {
       case 'lease.contended':
         return keep(this.touch(event.key).waiters, at + event.waitMs, KEPT.waiters);
@@ -191,6 +193,12 @@ export class BoardLog {
     if (this.keys.size > KEPT.keys) this.keys.delete(this.keys.keys().next().value!);
     return history;
   }
+}
+
+function isAboutKey(event: FencingEvent): boolean {
+  return (
+    event.name === 'store.unavailable' || event.name === 'audit.dropped' || typeof event.key === 'string'
+  );
 }
 
 function newTrack(

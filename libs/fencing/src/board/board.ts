@@ -1,3 +1,4 @@
+import { Logger } from '@nestjs/common';
 import type { Subscription } from 'rxjs';
 import { systemClock } from '../core/clock.js';
 import { FencingError } from '../core/errors.js';
@@ -31,7 +32,7 @@ export class Board {
     private readonly options: FencingBoardOptions,
   ) {
     this.subscriptions = [events, options.events].flatMap((source) =>
-      source ? [source.subscribe((event) => this.log.hear(event))] : [],
+      source ? [source.subscribe({ next: (event) => this.log.hear(event), error: tellSilent })] : [],
     );
   }
 
@@ -82,4 +83,11 @@ export class Board {
       return { at: Date.now(), problem };
     }
   }
+}
+
+/** A message bus that fails must not end the application, as an error that nobody takes would. */
+function tellSilent(): void {
+  new Logger('Fencing').warn(
+    'The events that the board was given have failed: it hears no more of other processes.',
+  );
 }
