@@ -19,6 +19,13 @@ const ANSWERS: Partial<Record<FencingErrorCode, { status: number; title: string 
   ROW_MISSING: { status: 404, title: 'Not found' },
 };
 
+/** A client of a gateway: of socket.io, or a plain WebSocket. */
+interface WsClient {
+  readonly readyState?: unknown;
+  send?(text: string): unknown;
+  emit?(event: string, payload: object): unknown;
+}
+
 /**
  * Answers errors of this package over HTTP as problem details (RFC 9457), and over message transports as plain objects with
  * their `code`. Registered by the module unless `httpErrors: false`; then for single controllers:
@@ -34,10 +41,11 @@ export class FencingExceptionFilter implements ExceptionFilter {
     const payload = { status: 'error', message: error.message, code: error.code };
     if (transport === 'rpc') return throwError(() => payload);
     if (transport === 'ws') {
-      host
-        .switchToWs()
-        .getClient<{ emit?(event: string, payload: object): unknown }>()
-        .emit?.('exception', payload);
+      const client = host.switchToWs().getClient<WsClient>();
+      // As Nest's own filter does: `emit` of a plain WebSocket tells nobody but this process.
+      if (typeof client.readyState === 'number')
+        client.send?.(JSON.stringify({ event: 'exception', data: payload }));
+      else client.emit?.('exception', payload);
       return undefined;
     }
     if (transport !== 'http') return error;
