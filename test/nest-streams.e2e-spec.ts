@@ -374,6 +374,19 @@ describe('the result of a leased call that is a stream', () => {
     expect(await app.fencing.run('thrown', { waitMs: 1_000 }, () => 'free')).toBe('free');
   });
 
+  it('a generator that is left by "await using" frees the key', async () => {
+    async function* generate() {
+      yield* [1, 2];
+    }
+    // As Node 24 gives every generator one.
+    const disposable = Object.assign(generate(), { [Symbol.asyncDispose]: async () => undefined });
+    {
+      await using generator = (await app.fencing.run('used', {}, () => disposable))!;
+      await expect(generator.next()).resolves.toEqual({ done: false, value: 1 });
+    }
+    expect(await app.fencing.run('used', { waitMs: 1_000 }, () => 'free')).toBe('free');
+  });
+
   it('a frozen async iterable is read as any other', async () => {
     class Frozen {
       @Leased('frozen', { waitMs: 0 })

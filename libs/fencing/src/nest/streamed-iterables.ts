@@ -9,7 +9,8 @@ export function leasedIterable(source: AsyncIterable<unknown>, afterlife: Afterl
     return overlay(source, { [Symbol.asyncIterator]: open });
   const iterator = open();
   const { next, return: end, throw: fail } = iterator;
-  return overlay(source, { [Symbol.asyncIterator]: () => iterator, next, return: end, throw: fail });
+  const own = { [Symbol.asyncIterator]: () => iterator, [Symbol.asyncDispose]: end };
+  return overlay(source, { ...own, next, return: end, throw: fail });
 }
 
 /** A web stream that is read under leases. */
