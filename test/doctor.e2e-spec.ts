@@ -123,6 +123,11 @@ describe('nestjs-fencing doctor', () => {
     expect(found.code).toBe(2);
   });
 
+  it('says nothing of clocks where no server told its own', async () => {
+    const { facts } = await diagnose('--redis', 'redis://127.0.0.1:1');
+    expect(facts).toEqual({});
+  });
+
   it('a replica, a server without scripts and one that is not there are errors', async () => {
     expect(problems(await diagnose('--redis', wrong.replica.url))).toMatch(/error: This Redis is a replica/);
     await sound.redis.command('ACL', 'SETUSER', 'weak', 'on', '>secret', '~*', '+@all', '-@scripting');

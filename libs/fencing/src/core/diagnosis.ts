@@ -82,7 +82,8 @@ export function conclude(examined: Readonly<Record<string, Examination>>): Diagn
     ...(apartMs > FAR_APART_MS ? [clocksApart(slowest[0], fastest[0], apartMs)] : []),
   ];
   all.sort((a, b) => ORDER.indexOf(a.severity) - ORDER.indexOf(b.severity));
-  return { findings: all, facts: { ...facts, 'clocks.apartMs': apartMs } };
+  // Where no server told its clock there is nothing to compare.
+  return { findings: all, facts: clocks.length > 1 ? { ...facts, 'clocks.apartMs': apartMs } : facts };
 }
 
 /** 0: nothing that needs doing; 1: warnings; 2: errors. */
