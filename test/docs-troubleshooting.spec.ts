@@ -1,8 +1,9 @@
 import { readdirSync, readFileSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
-import { describe, expect, it } from '@jest/globals';
+import { describe, expect, it, jest } from '@jest/globals';
+import { BaseExceptionFilter } from '@nestjs/core';
 import * as fencing from 'nestjs-fencing';
-import { FencingError } from 'nestjs-fencing';
+import { FencingError, FencingExceptionFilter } from 'nestjs-fencing';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const page = readFileSync(`${root}docs/troubleshooting.md`, 'utf8');
@@ -12,6 +13,16 @@ const symptomsOf = (text: string) =>
   [...text.matchAll(/^\| (.*?) \|/gm)].flatMap(([, cell]) =>
     [...cell!.matchAll(/`([^`]+)`/g)].map(([, quoted]) => quoted!),
   );
+
+/** What the package's filter answers over HTTP; 500 where it leaves the error to Nest. */
+function statusOf({ code }: FencingError): number {
+  const reply = jest.fn<(response: unknown, text: string, status: number) => void>();
+  const httpAdapter = { isHeadersSent: () => false, setHeader: () => undefined, reply };
+  jest.spyOn(BaseExceptionFilter.prototype, 'catch').mockImplementation(() => reply({}, '', 500));
+  const host = { getType: () => 'http', switchToHttp: () => ({ getResponse: () => ({}) }) };
+  new FencingExceptionFilter({ httpAdapter } as never).catch({ code } as never, host as never);
+  return reply.mock.calls[0]![2];
+}
 
 describe('docs/troubleshooting.md', () => {
   it('quotes messages as the package has them', () => {
@@ -28,13 +39,15 @@ describe('docs/troubleshooting.md', () => {
     expect(parts.filter((part) => !sources.includes(part))).toEqual(["Nest can't resolve dependencies"]);
   });
 
-  it('explains every code, and no other', () => {
-    const codes = Object.values(fencing).flatMap((one) =>
-      typeof one === 'function' && Object.getPrototypeOf(one) === FencingError
-        ? [(one as typeof FencingError).prototype.code]
-        : [],
+  it('explains every error, with its class and its HTTP status, and no other', () => {
+    const classes = Object.values(fencing).filter(
+      (one): one is typeof FencingError =>
+        typeof one === 'function' && Object.getPrototypeOf(one) === FencingError,
     );
-    const explained = symptomsOf(section('A call fails')).filter((one) => !one.startsWith('NF'));
-    expect(explained.sort()).toEqual([...codes].sort());
+    const inCode = classes.map(({ name, prototype }) =>
+      [prototype.code, name, statusOf(prototype)].join(' '),
+    );
+    const rows = section('A call fails').matchAll(/^\| `([A-Z_]+)`[^|]* \| `(\w+)` \| (\d+)/gm);
+    expect([...rows].map(([, ...cells]) => cells.join(' ')).sort()).toEqual(inCode.sort());
   });
 });

@@ -2,7 +2,7 @@ import { readFileSync } from 'node:fs';
 import { jest } from '@jest/globals';
 import { Test } from '@nestjs/testing';
 import * as fencing from 'nestjs-fencing';
-import { FencingError, FencingService } from 'nestjs-fencing';
+import { FencingService } from 'nestjs-fencing';
 import { DataSource } from 'typeorm';
 import { resolveLeaseOptions } from '../libs/fencing/src/core/options.js';
 import { startFencedApp } from './support/fenced-app.js';
@@ -31,20 +31,8 @@ const table = (heading: string): string[][] => {
 const code = (cell: string) => /`([^`]+)`/.exec(cell)![1]!;
 
 describe('the README', () => {
-  it.each(['quick-start.ts', 'functions.ts'])('shows %s as it is compiled and run here', (file) => {
-    expect(readme).toContain('```ts\n' + region(file) + '\n```');
-  });
-
-  it('lists every error, with its code, and no other', () => {
-    const classes = Object.values(fencing).filter(
-      (one): one is typeof FencingError =>
-        typeof one === 'function' && Object.getPrototypeOf(one) === FencingError,
-    );
-    const inCode = classes.map(({ name, prototype }) => `${name} ${prototype.code}`).sort();
-    const listed = table('Errors')
-      .map(([name, errorCode]) => `${code(name!)} ${code(errorCode!)}`)
-      .sort();
-    expect(listed).toEqual(inCode);
+  it('shows its example as it is compiled and run here', () => {
+    expect(readme).toContain('```ts\n' + region('quick-start.ts') + '\n```');
   });
 
   it('lists every lease option, with its default, and no other', () => {
@@ -93,7 +81,12 @@ describe('the first example', () => {
   });
 });
 
-describe('the second example', () => {
+describe('the same without decorators', () => {
+  it('is shown by docs/everyday.md as it is compiled here', () => {
+    const page = readFileSync(new URL('docs/everyday.md', root), 'utf8');
+    expect(page).toContain('```ts\n' + region('functions.ts') + '\n```');
+  });
+
   it('runs: counts, tells busy and superseded apart', async () => {
     const { StockService } = await import('./readme/functions.js');
     const app = await startFencedApp({ providers: [StockService] });

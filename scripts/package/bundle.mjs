@@ -32,7 +32,7 @@ export async function bundleCode(folder) {
     chunkOf(file) {
       if (!file.startsWith(folder)) return 'core';
       const home = folderOf(folder, file);
-      return shared.has(file) && !['core', 'nest'].includes(home) ? `${home}-shared` : home;
+      return shared.has(file) && !['core', 'nest', 'redis'].includes(home) ? `${home}-shared` : home;
     },
   });
 }
