@@ -298,8 +298,8 @@ export default [
   {
     invariant: 'texts and comments of SQL are not taken for statements',
     file: control,
-    from: `.replace(QUOTED, ' ')`,
-    to: ``,
+    from: `return withoutQuoted(sql)`,
+    to: `return sql`,
     test: 'transaction-control',
   },
   {
