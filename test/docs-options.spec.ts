@@ -27,7 +27,7 @@ const decorate = (decorator: (target: object, name: string, descriptor: Property
   decorator(class {}.prototype, 'method', { value: async () => undefined });
 const noRedis = () => new Redis({ lazyConnect: true });
 
-/** By the heading in docs/options.md: a call with a wrong option. `but`: what the page shows, and the call takes elsewhere. */
+/** By the heading in docs/options.md: a call with a wrong option. */
 const CALLS: Record<string, (service: FencingService) => unknown> = {
   'FencingModule.forRoot(options)': () => FencingModule.forRoot(wrong),
   '@Leased(key, options)': () => decorate(Leased('a', wrong) as never),
@@ -51,11 +51,12 @@ const CALLS: Record<string, (service: FencingService) => unknown> = {
 };
 /** A TypeORM column has more options, which TypeORM takes. */
 const UNCHECKED = ['@GenerationColumn(options)'];
-/** What a section leaves to another one, and the names there. */
+/** Where a section says that a call takes the options of another section too. */
 const ALSO: Record<string, readonly string[]> = {
   'FencingService.run(key, options, body), acquire(key, options)': ['@Leased(key, options)'],
   'FencingTestingModule.forRoot(options)': ['FencingModule.forRoot(options)'],
 };
+/** But these. */
 const LEFT_OUT: Record<string, readonly string[]> = {
   'FencingService.run(key, options, body), acquire(key, options)': ['name'],
   'FencingTestingModule.forRoot(options)': ['leases', 'fence'],

@@ -601,6 +601,14 @@ export default [
     ...redis('stringNumbers'),
   },
   {
+    invariant: 'a request without an answer says why, where the store knows',
+    file: 'libs/fencing/src/core/store-client.ts',
+    from: `const why = store.silentBecause?.();`,
+    to: `const why = undefined;`,
+    test: 'nest-options',
+    title: 'says why, at boot and in each call',
+  },
+  {
     invariant: 'a file that is only loaded opens no connection',
     file: 'libs/fencing/src/redis/redis-connection.ts',
     from: `{ lazyConnect: true }`,

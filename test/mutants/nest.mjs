@@ -383,7 +383,7 @@ export default [
   {
     invariant: 'an operation id with a missing part is refused',
     file: `${nest}fenced-write.decorator.ts`,
-    from: `readKeySource(where, operation as unknown as KeySource, 'an operation id')`,
+    from: `readKeySource(where, operation, 'an operation id')`,
     to: `(async (all: unknown[], _: undefined) => operation(...(all as never)))`,
     test: 'nest-input',
     title: 'strangers do not share',

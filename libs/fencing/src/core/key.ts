@@ -35,7 +35,11 @@ const REQUEST_PARTS: readonly string[] = ['params', 'body', 'query', 'headers', 
  * Reads a key source once, at decoration.
  * @throws FencingConfigError where a template cannot be read or would make one key of different inputs
  */
-export function readKeySource(where: string, source: KeySource, what = 'a lease key'): BuildKey {
+export function readKeySource<Args extends readonly unknown[]>(
+  where: string,
+  source: KeySource<Args>,
+  what = 'a lease key',
+): BuildKey {
   if (typeof source === 'string') {
     const template = readTemplate(where, source, (place) => checkCallPlace(where, place));
     return (args, request) => template.fill(where, (place) => resolvePlace(where, place, args, request));

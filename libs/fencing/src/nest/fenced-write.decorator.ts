@@ -2,7 +2,7 @@ import { currentFrame } from '../core/context.js';
 import { FencingConfigError } from '../core/errors.js';
 import type { IsolationLevel } from '../core/fence.js';
 import type { WriteOptions } from '../core/fenced-writes.js';
-import { type KeySource, readKeySource } from '../core/key.js';
+import { readKeySource } from '../core/key.js';
 import { fingerprintOf } from '../core/operation.js';
 import { checkChoice, checkFunction, checkInstanceName, checkNames, show } from '../core/options.js';
 import { currentLeasePositions, withCurrentLease } from './current-lease.decorator.js';
@@ -57,7 +57,7 @@ export function FencedWrite<const Args extends readonly unknown[] = []>(
     checkInstanceName(where, name);
     if (operation !== undefined)
       checkFunction(where, 'operation (it makes an id of the arguments)', operation);
-    const idOf = operation && readKeySource(where, operation as unknown as KeySource, 'an operation id');
+    const idOf = operation && readKeySource(where, operation, 'an operation id');
     wrapMethod(target, method, descriptor, {
       decorator: '@FencedWrite',
       instanceName: name,

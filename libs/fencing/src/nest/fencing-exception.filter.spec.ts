@@ -1,15 +1,15 @@
 import { describe, expect, it } from '@jest/globals';
-import type { ArgumentsHost } from '@nestjs/common';
+import { ExecutionContextHost } from '@nestjs/core/helpers/execution-context-host.js';
 import { type FencingError, FencingExceptionFilter, LeaseBusyError } from 'nestjs-fencing';
 
 describe('FencingExceptionFilter on a gateway', () => {
   const error: FencingError = new LeaseBusyError('key', 1, 2);
   const payload = { status: 'error', message: error.message, code: 'LEASE_BUSY' };
-  const answer = (client: object) =>
-    new FencingExceptionFilter({} as never).catch(error, {
-      getType: () => 'ws',
-      switchToWs: () => ({ getClient: () => client }),
-    } as unknown as ArgumentsHost);
+  const answer = (client: object) => {
+    const host = new ExecutionContextHost([client]);
+    host.setType('ws');
+    return new FencingExceptionFilter({} as never).catch(error, host);
+  };
 
   it('emits to a client of socket.io', () => {
     const told: unknown[] = [];
