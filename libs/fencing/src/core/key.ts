@@ -64,6 +64,26 @@ export function readKeySource<Args extends readonly unknown[]>(
   };
 }
 
+/** Builds one key after the other; a promise only where one of them is. */
+export function keysOf(
+  builds: readonly BuildKey[],
+  args: readonly unknown[],
+  request: RequestParts | undefined,
+): string[] | Promise<string[]> {
+  const keys: string[] = [];
+  for (const [at, build] of builds.entries()) {
+    const key = build(args, request);
+    if (typeof key !== 'string')
+      return key.then(async (text) => [
+        ...keys,
+        text,
+        ...(await keysOf(builds.slice(at + 1), args, request)),
+      ]);
+    keys.push(key);
+  }
+  return keys;
+}
+
 /**
  * A key that services share: a template with named places, checked by the compiler.
  *

@@ -6,12 +6,12 @@ import {
 import type { DiscoveryService, ModuleRef } from '@nestjs/core';
 import { AuditTrail } from '../core/audit-trail.js';
 import { type Clock, systemClock } from '../core/clock.js';
-import { currentFrame, type RequestFrame } from '../core/context.js';
+import { currentFrame } from '../core/context.js';
 import { FencingConfigError, StoreUnavailableError } from '../core/errors.js';
 import { FencingEmitter } from '../core/events.js';
 import type { Fence } from '../core/fence.js';
 import { FencedWrites } from '../core/fenced-writes.js';
-import type { BuildKey } from '../core/key.js';
+import { type BuildKey, keysOf } from '../core/key.js';
 import { LeaseKeeper } from '../core/lease-keeper.js';
 import type { LeaseStore, StoreFinding } from '../core/lease-store.js';
 import type { Lease } from '../core/lease.js';
@@ -281,26 +281,6 @@ export class FencingRuntime implements OnModuleInit, BeforeApplicationShutdown, 
       'A leased method was called while Nest still made its DataSource: call it in onModuleInit or later, not in a factory.',
     );
   }
-}
-
-/** Builds one key after the other; a promise only where one of them is. */
-function keysOf(
-  builds: readonly BuildKey[],
-  args: readonly unknown[],
-  request: RequestFrame | undefined,
-): string[] | Promise<string[]> {
-  const keys: string[] = [];
-  for (const [at, build] of builds.entries()) {
-    const key = build(args, request);
-    if (typeof key !== 'string')
-      return key.then(async (text) => [
-        ...keys,
-        text,
-        ...(await keysOf(builds.slice(at + 1), args, request)),
-      ]);
-    keys.push(key);
-  }
-  return keys;
 }
 
 function sentence({ problem, consequence, fix }: StoreFinding): string {
